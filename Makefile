@@ -1,0 +1,34 @@
+# make demo   the main job: dense against one-layer random on a small corpus
+# make test   all tests
+# make lint   ruff
+# make venv   only the set-up that the others do by themselves
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+
+.PHONY: demo test lint venv
+
+demo: venv
+	$(BIN)/python examples/demo/demo.py
+
+test: venv
+	$(BIN)/python -m pytest
+
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+venv: .venv/installed
+
+# fairseq-fixed in an isolated build would fetch a second torch, and with its
+# dependencies torchaudio; its extensions must not be built in parallel.
+.venv/installed: requirements.txt setup.py
+	@echo "setting up .venv with $(PYTHON) (2 to 4 minutes)"
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip==26.3
+	$(BIN)/python -m pip install --quiet -r requirements.txt
+	CFLAGS="-g0 -O1" $(BIN)/python -m pip install --quiet --no-build-isolation \
+		--no-deps fairseq-fixed==0.12.3.1
+	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps fastBPE==0.1.0
+	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --editable .
+	touch $@

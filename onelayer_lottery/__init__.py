@@ -1,0 +1,32 @@
+"""One random Transformer layer, many learned masks: a plugin for fairseq.
+
+Loaded by ``--user-dir onelayer_lottery``: importing it registers the architectures.
+"""
+
+from onelayer_lottery.compat import trust_checkpoint_types
+from onelayer_lottery.frozen import frozen_weight
+from onelayer_lottery.mask import kept_count, top_k_mask
+from onelayer_lottery.models import transformer as _transformer  # noqa: F401
+from onelayer_lottery.modules import (
+    MaskedEmbedding,
+    MaskedLinear,
+    MaskedWeight,
+    masked_weight,
+)
+from onelayer_lottery.planting import plant
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "MaskedEmbedding",
+    "MaskedLinear",
+    "MaskedWeight",
+    "frozen_weight",
+    "kept_count",
+    "masked_weight",
+    "plant",
+    "top_k_mask",
+]
+
+# fairseq loads a checkpoint long after the import, without another hook before it.
+trust_checkpoint_types()

@@ -1,0 +1,90 @@
+"""Reading and writing fairseq checkpoints, which are pickles and may be hostile."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import pickle
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Dict
+
+import torch
+
+from onelayer_lottery.compat import CHECKPOINT_TYPES
+from onelayer_lottery.errors import LotteryError
+
+Checkpoint = Dict[str, Any]
+
+
+def load_checkpoint(path: os.PathLike | str) -> Checkpoint:
+    """Read a fairseq checkpoint without running any code in it."""
+    path = Path(path)
+    if not path.is_file():
+        raise LotteryError(f"{path} is not a file; give a fairseq checkpoint (.pt)")
+    try:
+        state = torch.load(path, map_location="cpu", **_safely())
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as e:
+        reason = str(e).strip().split("\n")[0]
+        raise LotteryError(
+            f"cannot read {path} as a fairseq checkpoint: {reason}"
+        ) from None
+    if not isinstance(state, dict) or "model" not in state:
+        raise LotteryError(f"{path} is not a fairseq checkpoint: it holds no model")
+    return state
+
+
+def save_checkpoint(state: Checkpoint, path: os.PathLike | str, *, force: bool) -> None:
+    """Write a checkpoint whole or not at all; an existing file only with ``force``."""
+    path = Path(path)
+    if path.exists() and not force:
+        raise LotteryError(f"{path} exists, pass --force to replace it")
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise LotteryError(f"cannot write {path}: {error.strerror}") from None
+    try:
+        with os.fdopen(handle, "wb") as file:
+            torch.save(state, file)
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, path)
+    except BaseException as error:
+        os.unlink(name)
+        if isinstance(error, (OSError, RuntimeError)):
+            raise LotteryError(f"cannot write {path}: {error}") from None
+        raise
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def _safely() -> Dict[str, Any]:
+    """Arguments of torch.load that let it build nothing but data."""
+    if "weights_only" in inspect.signature(torch.load).parameters:
+        return {"weights_only": True}
+    return {"pickle_module": SimpleNamespace(Unpickler=_Unpickler, load=_load_data)}
+
+
+class _Unpickler(pickle.Unpickler):
+    """For torch older than 1.13, which has no check of its own."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _DATA or (module == "torch" and name.endswith("Storage")):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"it refers to {module}.{name}, which is not data")
+
+
+def _load_data(file: Any, **options: Any) -> Any:
+    return _Unpickler(file, **options).load()
+
+
+_DATA = {(t.__module__, t.__qualname__) for t in CHECKPOINT_TYPES} | {
+    ("collections", "OrderedDict"),
+    ("torch._utils", "_rebuild_tensor_v2"),
+    ("torch._utils", "_rebuild_parameter"),
+    ("torch", "Size"),
+}

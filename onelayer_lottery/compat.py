@@ -1,0 +1,104 @@
+"""What differs between versions of fairseq and torch, in this one place."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import logging
+from importlib import metadata
+
+import numpy as np
+import torch
+from torch import nn
+
+# On import fairseq recommends a package for speech to everybody.
+logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
+
+try:
+    from fairseq.data import data_utils
+except ModuleNotFoundError as error:
+    if error.name != "fairseq":
+        raise
+    raise ModuleNotFoundError(
+        "onelayer_lottery needs fairseq: pip install fairseq (Python 3.8 to 3.10) or"
+        " fairseq-fixed (3.11 and later); its README says how",
+        name="fairseq",
+    ) from None
+
+logger = logging.getLogger(__name__)
+
+_multiarray = (np._core if hasattr(np, "_core") else np.core).multiarray
+
+
+# What fairseq's checkpoints hold besides tensors and plain containers.
+CHECKPOINT_TYPES = [
+    argparse.Namespace,
+    _multiarray.scalar,
+    _multiarray._reconstruct,
+    np.ndarray,
+    np.dtype,
+    # NumPy 2 pickles a dtype by its class.
+    *({type(np.dtype(code)) for code in "?bhilqBHILQefd"} - {np.dtype}),
+]
+
+
+def trust_checkpoint_types() -> None:
+    """Let torch.load read fairseq's own checkpoints with its safety check left on.
+
+    From 2.6 on torch.load refuses every type that is not on its list.
+    """
+    if hasattr(torch.serialization, "add_safe_globals"):
+        torch.serialization.add_safe_globals(CHECKPOINT_TYPES)
+
+
+def fairseq_version() -> str:
+    """The version of whichever distribution provides fairseq here."""
+    for distribution in ("fairseq", "fairseq-fixed"):
+        try:
+            return metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+    return "unknown"
+
+
+def remove_fast_path(model: nn.Module) -> None:
+    """Take the BetterTransformer path out of a fairseq 0.12.2 model's encoder layers.
+
+    It keeps copies of the stock weights, demands them when a checkpoint is loaded, and
+    would run them instead of the masked ones. Other versions do not have it.
+    """
+    for layer in model.modules():
+        if not hasattr(layer, "load_to_BT"):
+            continue
+        for name in ("in_proj", "out_proj", "fc1", "fc2"):
+            delattr(layer, f"{name}_weight")
+            delattr(layer, f"{name}_bias")
+        layer.can_use_fastpath = False
+        layer.__class__ = _without_fast_path(type(layer))
+
+
+def warn_of_dropped_data(multiple: int) -> None:
+    """Warn when fairseq would leave the last partial batch out without a word."""
+    if multiple > 1 and _drops_partial_batches():
+        logger.warning(
+            "--required-batch-size-multiple %s: this fairseq (%s) leaves out the last"
+            " batch of train, valid and test data when its size is not a multiple of"
+            " %s; pass --required-batch-size-multiple 1 to use all sentences",
+            multiple,
+            fairseq_version(),
+            multiple,
+        )
+
+
+def _drops_partial_batches() -> bool:
+    return "b[:-1]" in inspect.getsource(data_utils.batch_by_size)
+
+
+def _without_fast_path(layer_type: type) -> type:
+    if layer_type not in _PLAIN_TYPES:
+        methods = {"_load_from_state_dict": nn.Module._load_from_state_dict}
+        _PLAIN_TYPES[layer_type] = type(layer_type.__name__, (layer_type,), methods)
+    return _PLAIN_TYPES[layer_type]
+
+
+_PLAIN_TYPES: dict = {}

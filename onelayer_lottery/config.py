@@ -1,0 +1,177 @@
+"""Every flag of the masks: its meaning, its default, its validation."""
+
+# No "from __future__ import annotations" here: fairseq reads the types at run time.
+from dataclasses import dataclass, field, fields
+from typing import Any, Dict, FrozenSet, List
+
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+
+from onelayer_lottery.frozen import FANS, INITS, STREAM_VERSION
+
+SHARES = ("layers", "none")
+TRAINABLE = ("norm", "bias", "positions")
+
+# What decides the frozen weights and the masks: a checkpoint fits only a model that
+# agrees in all of it.
+_IDENTITY = ("keep", "seed", "init", "fan", "share")
+
+
+def _flag(default: Any, meaning: str) -> Any:
+    return field(default=default, metadata={"help": f"{meaning} (default: {default})"})
+
+
+@dataclass
+class MaskConfig(FairseqDataclass):
+    """The flags of a masked model, named as on the command line."""
+
+    mask_keep: float = _flag(
+        0.5, "fraction of the weights of each tensor that its mask keeps, in (0, 1]"
+    )
+    mask_seed: int = _flag(
+        1,
+        "seed of the frozen weights and of the first scores; --seed does not touch"
+        " them",
+    )
+    mask_init: ChoiceEnum(INITS) = _flag(
+        "kaiming-uniform", "distribution of the frozen weights, attention included"
+    )
+    mask_fan: ChoiceEnum(FANS) = _flag(
+        "kept",
+        "scale of the frozen weights: for the inputs that the mask keeps"
+        " (times sqrt(1/keep), as in the paper), or for the full number of inputs",
+    )
+    mask_share: ChoiceEnum(SHARES) = _flag(
+        "layers",
+        "one frozen layer for all layers of a stack, or none shared: each"
+        " layer its own",
+    )
+    mask_train: str = _flag(
+        "none",
+        "what is trained densely besides the scores: a comma-separated list of "
+        + ", ".join(TRAINABLE)
+        + ", or none",
+    )
+
+    @property
+    def trained(self) -> FrozenSet[str]:
+        """The kinds of parameters that are trained densely."""
+        return frozenset(filter(None, self.mask_train.split(","))) - {"none"}
+
+    def identity(self) -> Dict[str, str]:
+        """What a checkpoint must agree in, by flag."""
+        values = {f"--mask-{name}": getattr(self, f"mask_{name}") for name in _IDENTITY}
+        return {**{k: str(v) for k, v in values.items()}, "stream": str(STREAM_VERSION)}
+
+    def signature(self) -> str:
+        """One line that names everything that decides the model's frozen part."""
+        parts = [f"{name}:{getattr(self, f'mask_{name}')}" for name in _IDENTITY]
+        return "|".join([*parts, f"train:{self.mask_train}"])
+
+
+def add_mask_args(parser) -> None:
+    """Add the mask flags to fairseq's parser.
+
+    Defaults are left out there and filled in by the architecture, as for fairseq's own
+    models: an architecture can then have defaults of its own.
+    """
+    gen_parser_from_dataclass(parser, MaskConfig(), delete_default=True)
+
+
+def fill_mask_defaults(args: Any, **defaults: Any) -> None:
+    """Set every mask flag that the user did not give."""
+    for flag in fields(MaskConfig):
+        if flag.name.startswith("mask_"):
+            default = defaults.get(flag.name, flag.default)
+            setattr(args, flag.name, getattr(args, flag.name, default))
+
+
+def problems(config: MaskConfig, args: Any) -> List[str]:
+    """All that is wrong with the flags, one sentence each."""
+    found = [*_value_problems(config)]
+    for name, refuse, sentence in _REFUSED:
+        value = getattr(args, name, None)
+        if value is not None and refuse(value):
+            found.append(sentence.format(value=value))
+    if config.mask_share == "none" and (
+        getattr(args, "encoder_layers_to_keep", None)
+        or getattr(args, "decoder_layers_to_keep", None)
+    ):
+        found.append(
+            "--encoder-layers-to-keep and --decoder-layers-to-keep renumber the layers,"
+            " which decides their frozen weights under --mask-share none: leave them"
+            " out"
+        )
+    if "positions" in config.trained and not (
+        getattr(args, "encoder_learned_pos", False)
+        or getattr(args, "decoder_learned_pos", False)
+    ):
+        found.append(
+            "--mask-train positions has nothing to train: sinusoidal positions have no"
+            " parameters; add --encoder-learned-pos or --decoder-learned-pos"
+        )
+    return found
+
+
+def _value_problems(config: MaskConfig):
+    if not 0 < config.mask_keep <= 1:
+        why = ": no weight would be kept" if config.mask_keep == 0 else ""
+        yield f"--mask-keep is {config.mask_keep}{why}; give a fraction in (0, 1]"
+    for name, choices in (("init", INITS), ("fan", FANS), ("share", SHARES)):
+        value = str(getattr(config, f"mask_{name}"))
+        if value not in choices:
+            yield f"--mask-{name} is {value}; give one of {', '.join(choices)}"
+    names = config.mask_train.split(",")
+    for name in names:
+        if name not in (*TRAINABLE, "none"):
+            yield (
+                f"--mask-train has {name!r}; give none, or a comma-separated list of"
+                f" {', '.join(TRAINABLE)}"
+            )
+    if "none" in names and len(names) > 1:
+        yield f"--mask-train is {config.mask_train}; give none or a list, not both"
+
+
+# Stock flags that cannot work with masks: (name, what value of it, why and what to do).
+_REFUSED = (
+    (
+        "quant_noise_pq",
+        lambda value: value > 0,
+        "--quant-noise-pq {value} overwrites weights, and frozen weights never change:"
+        " leave it out",
+    ),
+    (
+        "quant_noise_scalar",
+        lambda value: value > 0,
+        "--quant-noise-scalar {value} overwrites weights, and frozen weights never"
+        " change: leave it out",
+    ),
+    (
+        "adaptive_softmax_cutoff",
+        bool,
+        "--adaptive-softmax-cutoff {value} has projections that cannot be masked: leave"
+        " it out, and use a criterion that does not need it",
+    ),
+    (
+        "adaptive_input",
+        bool,
+        "--adaptive-input has embeddings that cannot be masked: leave it out",
+    ),
+    (
+        "base_layers",
+        lambda value: value > 0,
+        "--base-layers {value} adds layers that cannot be masked: leave it out",
+    ),
+    (
+        "ddp_backend",
+        lambda value: value == "fully_sharded",
+        "--ddp-backend fully_sharded splits the weights that layers share: use c10d or"
+        " legacy_ddp",
+    ),
+    (
+        "export",
+        bool,
+        "--export prepares for TorchScript, which cannot compile masked layers: leave"
+        " it out, and export a baked model instead",
+    ),
+)

@@ -1,0 +1,109 @@
+"""What every masked fairseq model does, whatever stock model it is planted in."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional
+
+import torch
+from torch import Tensor
+
+from onelayer_lottery.compat import warn_of_dropped_data
+from onelayer_lottery.config import MaskConfig, add_mask_args, problems
+from onelayer_lottery.planting import plant
+
+# The identity of a model travels in its state dict as the codes of its text. fairseq's
+# EMA leaves keys with "version" in them alone; half() leaves integers alone.
+IDENTITY_KEY = "mask_version"
+
+
+class PlantedModel:
+    """Mixed into a stock model class, before it in the list of bases."""
+
+    @classmethod
+    def add_args(cls, parser) -> None:
+        super().add_args(parser)
+        add_mask_args(parser)
+
+    @classmethod
+    def build_model(cls, args: Any, task: Any):
+        """Build the stock model, then plant it; end with a sentence on bad flags."""
+        config = MaskConfig.from_namespace(args)
+        found = problems(config, args)
+        if found:
+            raise SystemExit("\n".join(found))
+        warn_of_dropped_data(getattr(args, "required_batch_size_multiple", 1))
+        model = super().build_model(args, task)
+        plant(model, config)
+        model.mask_config = config
+        model.register_buffer(IDENTITY_KEY, _encode(config.identity()))
+        return model
+
+    def load_state_dict(
+        self,
+        state_dict: Dict[str, Tensor],
+        strict: bool = True,
+        model_cfg: Optional[Any] = None,
+        args: Optional[Any] = None,
+    ):
+        """Load a checkpoint of this very model; end with a sentence on any other.
+
+        SystemExit rather than an exception: fairseq replaces any exception here by one
+        that does not say what is wrong.
+        """
+        misfit = self._misfit(state_dict, strict)
+        if misfit:
+            raise SystemExit(f"cannot load the checkpoint: {misfit}")
+        return super().load_state_dict(state_dict, strict, model_cfg, args)
+
+    def prepare_for_inference_(self, cfg: Any) -> None:
+        warn_of_dropped_data(cfg.dataset.required_batch_size_multiple)
+        super().prepare_for_inference_(cfg)
+
+    def _misfit(self, state_dict: Dict[str, Tensor], strict: bool) -> Optional[str]:
+        if IDENTITY_KEY not in state_dict:
+            if not strict:
+                return None
+            return (
+                "it has no masks; it is of a dense model, whose layers one shared"
+                " frozen layer cannot hold. Give a checkpoint of a masked model, or"
+                " none to start from random masks"
+            )
+        theirs, ours = _decode(state_dict[IDENTITY_KEY]), self.mask_config.identity()
+        if theirs != ours:
+            differing = [flag for flag in ours if theirs.get(flag) != ours[flag]]
+            return (
+                "it was trained with "
+                + " ".join(f"{flag} {theirs.get(flag)}" for flag in differing)
+                + ", this model has "
+                + " ".join(f"{flag} {ours[flag]}" for flag in differing)
+                + "; give the same flags, or start a new --save-dir"
+            )
+        differing = _differing_tensors(state_dict, self.state_dict())
+        if differing and strict:
+            return (
+                f"{len(differing)} tensors differ from this model's, first"
+                f" {differing[0]}; give the --arch, dictionaries and flags that it was"
+                " trained with"
+            )
+        return None
+
+
+def _differing_tensors(theirs: Dict, ours: Dict) -> List[str]:
+    def shape(tensors: Dict, name: str) -> str:
+        return str(tuple(tensors[name].shape)) if name in tensors else "absent"
+
+    return [
+        f"{name} ({shape(theirs, name)} there, {shape(ours, name)} here)"
+        for name in {**theirs, **ours}
+        if shape(theirs, name) != shape(ours, name)
+    ]
+
+
+def _encode(identity: Dict[str, str]) -> Tensor:
+    text = "|".join(f"{flag} {value}" for flag, value in identity.items())
+    return torch.tensor(list(text.encode()), dtype=torch.int64)
+
+
+def _decode(codes: Tensor) -> Dict[str, str]:
+    parts = bytes(codes.tolist()).decode().split("|")
+    return dict(part.split(" ", 1) for part in parts)

@@ -1,0 +1,57 @@
+"""Masked Transformers for translation and their architectures."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from fairseq.models import register_model, register_model_architecture
+from fairseq.models.transformer import TransformerModel, base_architecture
+
+from onelayer_lottery.config import fill_mask_defaults
+from onelayer_lottery.models.planted import PlantedModel
+
+
+@register_model("transformer_onelayer_random")
+class OnelayerRandomTransformer(PlantedModel, TransformerModel):
+    """The stock Transformer with frozen random weights under learned masks."""
+
+
+class Shape(NamedTuple):
+    width: int
+    ffn: int
+    heads: int
+    layers: int  # of the encoder, and as many of the decoder
+
+
+SHAPES = {
+    "tiny": Shape(128, 256, 4, 3),
+    "small": Shape(512, 1024, 4, 6),
+    "wide": Shape(1024, 2048, 4, 6),
+    "deep": Shape(512, 1024, 4, 12),
+    "base": Shape(512, 2048, 8, 6),
+    "wider": Shape(1024, 4096, 16, 6),
+    "deeper": Shape(512, 2048, 8, 12),
+}
+
+
+def _register(name: str, shape: Shape, *, share: str) -> None:
+    def architecture(args: Any) -> None:
+        for side in ("encoder", "decoder"):
+            _default(args, f"{side}_embed_dim", shape.width)
+            _default(args, f"{side}_ffn_embed_dim", shape.ffn)
+            _default(args, f"{side}_attention_heads", shape.heads)
+            _default(args, f"{side}_layers", shape.layers)
+        _default(args, "share_decoder_input_output_embed", True)
+        fill_mask_defaults(args, mask_share=share)
+        base_architecture(args)
+
+    register_model_architecture("transformer_onelayer_random", name)(architecture)
+
+
+def _default(args: Any, name: str, value: Any) -> None:
+    setattr(args, name, getattr(args, name, value))
+
+
+for _name, _shape in SHAPES.items():
+    _register(f"transformer_onelayer_random_{_name}", _shape, share="layers")
+    _register(f"transformer_random_{_name}", _shape, share="none")

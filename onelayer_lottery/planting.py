@@ -1,0 +1,172 @@
+"""Planting: a stock fairseq model becomes a masked one. The only walk over a model.
+
+Every parameter of the stock model meets one of three fates. Weights of linear layers
+and embeddings become frozen and masked. Norms, biases and learned positions are trained
+densely if the configuration asks for it, else fixed. What was not foreseen is an error.
+Nothing here assumes an encoder and a decoder.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Dict, Iterator, Tuple
+
+from fairseq.modules import LearnedPositionalEmbedding
+from torch import Tensor, nn
+
+from onelayer_lottery.compat import remove_fast_path
+from onelayer_lottery.config import MaskConfig
+from onelayer_lottery.frozen import frozen_weight, normal
+from onelayer_lottery.modules import (
+    Frozen,
+    MaskedEmbedding,
+    MaskedLinear,
+    MaskedWeight,
+    draw_scores,
+)
+
+logger = logging.getLogger(__name__)
+
+
+def plant(model: nn.Module, config: MaskConfig) -> None:
+    """Make a stock model masked, in place; call it last, when all else is built."""
+    remove_fast_path(model)
+    _settle_dense_parameters(model, config)
+    _Planter(config).plant(model)
+    logger.info("planted %s | %s", describe(model), config.signature())
+
+
+def masked_weights(model: nn.Module) -> Iterator[Tuple[str, MaskedWeight]]:
+    """Each masked weight of a model once, with the name of the first layer it is in."""
+    for name, module in model.named_modules():
+        if isinstance(module, MaskedWeight):
+            yield name.rpartition(".")[0], module
+
+
+def frozen_tensors(model: nn.Module) -> Iterator[Tensor]:
+    """Each frozen tensor under a mask once, however many layers share it."""
+    for module in model.modules():
+        if isinstance(module, Frozen):
+            yield module.weight
+
+
+def role_of(name: str, share: str) -> str:
+    """The place of a layer inside its stack: its name, the index wildcarded if shared.
+
+    >>> role_of("decoder.layers.3.fc1", "layers")
+    'decoder.layers.*.fc1'
+    """
+    return re.sub(r"\blayers\.\d+\b", "layers.*", name) if share == "layers" else name
+
+
+def describe(model: nn.Module) -> str:
+    """Count what is masked, frozen and trained, for a person."""
+    masks = [weight for _, weight in masked_weights(model)]
+    scores = {id(weight.scores) for weight in masks}
+    trained = sum(
+        parameter.numel()
+        for parameter in model.parameters()
+        if parameter.requires_grad and id(parameter) not in scores
+    )
+    frozen = list(frozen_tensors(model))
+    return (
+        f"{len(masks)} masks of {sum(w.scores.numel() for w in masks):,} scores over"
+        f" {len(frozen)} frozen tensors of {sum(t.numel() for t in frozen):,} weights,"
+        f" {trained:,} values trained densely"
+    )
+
+
+def _settle_dense_parameters(model: nn.Module, config: MaskConfig) -> None:
+    """Give norms, biases and positions their first value; fix those not trained.
+
+    What is fixed becomes a buffer outside the state dict: no optimizer, average or
+    checkpoint can touch it. First values never come from torch's generator, whose
+    state depends on the order of construction.
+    """
+    for name, module in model.named_modules():
+        for key, parameter in list(module.named_parameters(recurse=False)):
+            kind = _kind(module, key)
+            if kind == "mask":
+                continue
+            if kind is None:
+                raise TypeError(
+                    f"cannot plant {name}.{key}: a {type(module).__name__} is neither a"
+                    " linear layer, an embedding nor a norm"
+                )
+            value = parameter.detach()
+            if kind == "bias":
+                value.zero_()
+            if kind == "positions":
+                std = module.embedding_dim**-0.5
+                value.copy_(normal(config.mask_seed, name, shape=value.shape, std=std))
+                if module.padding_idx is not None:
+                    value[module.padding_idx] = 0
+            if kind not in config.trained:
+                del module._parameters[key]
+                module.register_buffer(key, value, persistent=False)
+
+
+def _kind(module: nn.Module, key: str) -> str | None:
+    if isinstance(module, LearnedPositionalEmbedding):
+        return "positions"
+    if type(module).__name__.endswith("LayerNorm"):
+        return "norm"
+    if isinstance(module, nn.Linear):
+        return "mask" if key == "weight" else "bias"
+    if isinstance(module, nn.Embedding):
+        return "mask"
+    return None
+
+
+class _Planter:
+    """Replaces layers, and keeps shared what was shared or is of one role."""
+
+    def __init__(self, config: MaskConfig):
+        self.config = config
+        self.frozen: Dict[str, Frozen] = {}  # by role
+        self.masked: Dict[nn.Parameter, MaskedWeight] = {}  # by stock weight
+        self.layers: Dict[nn.Module, nn.Module] = {}  # by stock layer
+
+    def plant(self, model: nn.Module) -> None:
+        for name, layer in list(model.named_modules(remove_duplicate=False)):
+            if "weight" in layer._parameters and _kind(layer, "weight") == "mask":
+                parent, _, child = name.rpartition(".")
+                setattr(model.get_submodule(parent), child, self._layer(name, layer))
+
+    def _layer(self, name: str, layer: nn.Module) -> nn.Module:
+        if layer not in self.layers:
+            masked = self._masked_weight(name, layer)
+            if isinstance(layer, nn.Embedding):
+                planted = MaskedEmbedding(masked, layer.padding_idx)
+            else:
+                planted = MaskedLinear(masked, layer.bias)
+            self.layers[layer] = planted.train(layer.training)
+        return self.layers[layer]
+
+    def _masked_weight(self, name: str, layer: nn.Module) -> MaskedWeight:
+        """The masked weight in place of a stock one; tied weights stay tied."""
+        stock = layer.weight
+        if stock not in self.masked:
+            scores = draw_scores(self.config.mask_seed, name, tuple(stock.shape))
+            self.masked[stock] = MaskedWeight(
+                self._frozen(name, layer), scores, keep=self.config.mask_keep
+            )
+        return self.masked[stock]
+
+    def _frozen(self, name: str, layer: nn.Module) -> Frozen:
+        role = role_of(name, self.config.mask_share)
+        if role not in self.frozen:
+            weight = frozen_weight(
+                self.config.mask_seed,
+                role,
+                shape=tuple(layer.weight.shape),
+                init=self.config.mask_init,
+                keep=self.config.mask_keep,
+                fan=self.config.mask_fan,
+            )
+            padding = getattr(layer, "padding_idx", None)
+            if padding is not None:
+                weight[padding] = 0
+            self.frozen[role] = Frozen(weight)
+        return self.frozen[role]

@@ -1,0 +1,22 @@
+"""Packaging. torch and fairseq are brought by the user: see README, Installation."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+PACKAGE = ROOT / "onelayer_lottery" / "__init__.py"
+
+setup(
+    name="onelayer_lottery",
+    version=re.search(r'__version__ = "(.+?)"', PACKAGE.read_text()).group(1),
+    description="One random Transformer layer, many learned masks: a fairseq plugin",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    packages=find_packages(include=["onelayer_lottery", "onelayer_lottery.*"]),
+    python_requires=">=3.8",
+    install_requires=["numpy"],
+    entry_points={"console_scripts": ["onelayer-lottery = onelayer_lottery.cli:main"]},
+)
