@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import pickle
+import re
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,10 +26,13 @@ def load_checkpoint(path: os.PathLike | str) -> Checkpoint:
         raise LotteryError(f"{path} is not a file; give a fairseq checkpoint (.pt)")
     try:
         state = torch.load(path, map_location="cpu", **_safely())
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as e:
-        reason = str(e).strip().split("\n")[0]
+    except Exception as error:  # a damaged file fails in any way it likes
+        forbidden = re.search(r"GLOBAL (\S+)", str(error))
         raise LotteryError(
-            f"cannot read {path} as a fairseq checkpoint: {reason}"
+            f"{path} refers to {forbidden[1]}, which is not data: it may run code when"
+            " read, and was not read"
+            if forbidden
+            else f"cannot read {path}: it is damaged, or not a fairseq checkpoint"
         ) from None
     if not isinstance(state, dict) or "model" not in state:
         raise LotteryError(f"{path} is not a fairseq checkpoint: it holds no model")
@@ -75,7 +79,7 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in _DATA or (module == "torch" and name.endswith("Storage")):
             return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"it refers to {module}.{name}, which is not data")
+        raise pickle.UnpicklingError(f"GLOBAL {module}.{name}")
 
 
 def _load_data(file: Any, **options: Any) -> Any:

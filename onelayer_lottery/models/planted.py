@@ -51,9 +51,18 @@ class PlantedModel:
         that does not say what is wrong.
         """
         misfit = self._misfit(state_dict, strict)
-        if misfit:
-            raise SystemExit(f"cannot load the checkpoint: {misfit}")
-        return super().load_state_dict(state_dict, strict, model_cfg, args)
+        if not misfit:
+            try:
+                return super().load_state_dict(state_dict, strict, model_cfg, args)
+            except RuntimeError:
+                # Only now: before, fairseq may have renamed or pruned layers.
+                differing = _differing_tensors(state_dict, self.state_dict())
+                misfit = (
+                    f"{len(differing)} tensors differ from this model's, first"
+                    f" {differing[0]}; give the --arch, dictionaries and flags that it"
+                    " was trained with"
+                )
+        raise SystemExit(f"cannot load the checkpoint: {misfit}")
 
     def prepare_for_inference_(self, cfg: Any) -> None:
         warn_of_dropped_data(cfg.dataset.required_batch_size_multiple)
@@ -77,13 +86,6 @@ class PlantedModel:
                 + ", this model has "
                 + " ".join(f"{flag} {ours[flag]}" for flag in differing)
                 + "; give the same flags, or start a new --save-dir"
-            )
-        differing = _differing_tensors(state_dict, self.state_dict())
-        if differing and strict:
-            return (
-                f"{len(differing)} tensors differ from this model's, first"
-                f" {differing[0]}; give the --arch, dictionaries and flags that it was"
-                " trained with"
             )
         return None
 

@@ -1,0 +1,147 @@
+"""Masked layers by themselves: caching, sharing, precision."""
+
+import copy
+import io
+
+import pytest
+import torch
+from torch import nn
+
+from onelayer_lottery import MaskedEmbedding, MaskedLinear, masked_weight, top_k_mask
+from onelayer_lottery import modules as modules_module
+from onelayer_lottery.modules import Frozen, MaskedWeight, draw_scores
+
+
+def linear(keep=0.5, out_features=6, in_features=8):
+    return MaskedLinear(masked_weight((out_features, in_features), keep=keep))
+
+
+def two_layers_of_one_frozen_weight():
+    frozen = Frozen(masked_weight((16, 16)).frozen.weight)
+    return nn.ModuleList(
+        MaskedLinear(MaskedWeight(frozen, draw_scores(1, name, (16, 16)), keep=0.5))
+        for name in "ab"
+    )
+
+
+@pytest.fixture
+def count_masks(monkeypatch):
+    calls = []
+
+    def counted(scores, keep):
+        calls.append(scores.shape)
+        return top_k_mask(scores, keep)
+
+    monkeypatch.setattr(modules_module, "top_k_mask", counted)
+    return calls
+
+
+def test_the_output_is_that_of_frozen_times_mask():
+    layer = linear()
+    x = torch.randn(3, 8)
+    mask = top_k_mask(layer.masked.scores, 0.5)
+    expected = x @ (layer.masked.frozen.weight * mask).T
+    torch.testing.assert_close(layer(x), expected)
+    assert int(mask.sum()) == 24
+
+
+def test_an_embedding_looks_up_the_effective_matrix():
+    layer = MaskedEmbedding(masked_weight((10, 4)), padding_idx=1)
+    tokens = torch.tensor([[2, 3, 1]])
+    assert torch.equal(layer(tokens), layer.weight[tokens])
+
+
+def test_only_the_scores_learn_and_are_stored():
+    layer = linear()
+    before = layer.masked.frozen.weight.clone()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
+    layer(torch.randn(3, 8)).square().sum().backward()
+    optimizer.step()
+    assert layer.masked.scores.grad.abs().min() > 0
+    assert torch.equal(layer.masked.frozen.weight, before)
+    assert not layer.masked.frozen.weight.requires_grad
+    assert list(layer.state_dict()) == ["masked.scores"]
+
+
+def test_the_mask_is_computed_once_for_many_passes(count_masks):
+    layer = linear()
+    for _ in range(3):
+        layer(torch.randn(2, 8)).sum().backward()  # as under --update-freq
+    layer.eval()
+    with torch.no_grad():
+        for _ in range(10):
+            layer(torch.randn(2, 8))
+    assert len(count_masks) == 2  # one in training, one in evaluation
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda layer, new: layer.masked.scores.detach().copy_(new),
+        lambda layer, new: layer.load_state_dict({"masked.scores": new}),
+        lambda layer, new: (
+            layer.masked.scores.data.copy_(new),
+            layer.masked.set_num_updates(1),  # what fairseq's trainer does
+        ),
+        lambda layer, new: (layer.masked.scores.data.copy_(new), layer.eval()),
+    ],
+    ids=["in place", "load", "fairseq", "eval"],
+)
+def test_the_weight_follows_the_scores_however_they_change(change):
+    layer = linear()
+    layer(torch.randn(2, 8))
+    new = draw_scores(5, "other", (6, 8))
+    change(layer, new)
+    expected = layer.masked.frozen.weight * top_k_mask(new, 0.5)
+    assert torch.equal(layer.weight.detach(), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_keeps_sharing_count_and_frozen_bits(dtype):
+    layers = two_layers_of_one_frozen_weight()
+    layers[0](torch.randn(1, 16))  # a cached fp32 weight must not survive
+    original = layers[0].masked.frozen.weight.clone()
+    layers.to(dtype)
+    first, second = (layer.masked.frozen.weight for layer in layers)
+    assert first is second
+    assert torch.equal(first, original.to(dtype))
+    for layer in layers:
+        assert layer.weight.dtype == dtype
+        assert int((layer.weight != 0).sum()) == 128
+        layer(torch.randn(2, 16, dtype=dtype)).sum().backward()
+        assert layer.masked.scores.grad.dtype == dtype
+
+
+def test_scores_keep_their_mask_when_read_back_from_half_precision():
+    half = linear(out_features=64, in_features=64).half()
+    single = linear(out_features=64, in_features=64)
+    single.load_state_dict(half.state_dict())
+    assert torch.equal(half.masked.mask(), single.masked.mask())
+
+
+def test_sharing_survives_deepcopy_and_pickling():
+    layers = two_layers_of_one_frozen_weight()
+    layers[0](torch.randn(1, 16))  # a cached weight must not be copied
+    buffer = io.BytesIO()
+    torch.save(layers, buffer)
+    buffer.seek(0)
+    for clone in (copy.deepcopy(layers), torch.load(buffer, **unpickle_anything())):
+        first, second = (layer.masked.frozen.weight for layer in clone)
+        assert first is second
+        assert torch.equal(clone[0].weight, layers[0].weight)
+
+
+def unpickle_anything():
+    return {"weights_only": False} if torch.__version__ >= "1.13" else {}
+
+
+def test_keep_one_is_the_dense_layer():
+    layer, dense = linear(keep=1.0), nn.Linear(8, 6, bias=False)
+    dense.weight.data = layer.masked.frozen.weight.clone()
+    x = torch.randn(3, 8)
+    assert torch.equal(layer(x), dense(x))
+
+
+def test_torchscript_is_refused_with_a_reason():
+    with pytest.raises(TypeError, match="cannot be compiled by TorchScript"):
+        torch.jit.script(linear())
