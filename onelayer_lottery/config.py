@@ -1,6 +1,7 @@
 """Every flag of the masks: its meaning, its default, its validation."""
 
 # No "from __future__ import annotations" here: fairseq reads the types at run time.
+import math
 from dataclasses import dataclass, field, fields
 from typing import Any, Dict, FrozenSet, List
 
@@ -14,7 +15,7 @@ TRAINABLE = ("norm", "bias", "positions")
 
 # What decides the frozen weights and the masks: a checkpoint fits only a model that
 # agrees in all of it.
-_IDENTITY = ("keep", "seed", "init", "fan", "share")
+_IDENTITY = ("keep", "seed", "init", "fan", "gain", "share")
 
 
 def _flag(default: Any, meaning: str) -> Any:
@@ -40,6 +41,12 @@ class MaskConfig(FairseqDataclass):
         "kept",
         "scale of the frozen weights: for the inputs that the mask keeps"
         " (times sqrt(1/keep), as in the paper), or for the full number of inputs",
+    )
+    mask_gain: float = _flag(
+        1.0,
+        "factor on the frozen weights inside layers, not on embeddings; 0.5 gives"
+        " attention the scale that fairseq starts a dense model with, and learns much"
+        " faster",
     )
     mask_share: ChoiceEnum(SHARES) = _flag(
         "layers",
@@ -117,6 +124,8 @@ def _value_problems(config: MaskConfig):
     if not 0 < config.mask_keep <= 1:
         why = ": no weight would be kept" if config.mask_keep == 0 else ""
         yield f"--mask-keep is {config.mask_keep}{why}; give a fraction in (0, 1]"
+    if not 0 < config.mask_gain < math.inf:
+        yield f"--mask-gain is {config.mask_gain}; give a number above 0"
     for name, choices in (("init", INITS), ("fan", FANS), ("share", SHARES)):
         value = str(getattr(config, f"mask_{name}"))
         if value not in choices:

@@ -34,14 +34,15 @@ def frozen_weight(
     init: str = "kaiming-uniform",
     keep: float = 1.0,
     fan: str = "kept",
+    gain: float = 1.0,
 ) -> Tensor:
-    """Draw the frozen weight of a role, fp32 of shape (out, in).
+    """Draw the frozen weight of a role, fp32 of shape (out, in), times ``gain``.
 
     With fan "kept" the weight is scaled by sqrt(1 / keep): what remains under the mask
     then has the variance that the init gives a whole tensor.
     """
     columns = shape[1]
-    scale = math.sqrt(1 / keep) if fan == "kept" else 1.0
+    scale = gain * (math.sqrt(1 / keep) if fan == "kept" else 1.0)
     if init == "xavier-uniform":
         return _draw(_uniform, seed, role, shape, scale * math.sqrt(6 / sum(shape)))
     std = scale * _RELU_GAIN / math.sqrt(columns)

@@ -28,6 +28,8 @@ from onelayer_lottery.modules import (
 
 logger = logging.getLogger(__name__)
 
+_LAYER = re.compile(r"\blayers\.\d+\b")  # the place of a layer in its stack
+
 
 def plant(model: nn.Module, config: MaskConfig) -> None:
     """Make a stock model masked, in place; call it last, when all else is built."""
@@ -57,7 +59,7 @@ def role_of(name: str, share: str) -> str:
     >>> role_of("decoder.layers.3.fc1", "layers")
     'decoder.layers.*.fc1'
     """
-    return re.sub(r"\blayers\.\d+\b", "layers.*", name) if share == "layers" else name
+    return _LAYER.sub("layers.*", name) if share == "layers" else name
 
 
 def describe(model: nn.Module) -> str:
@@ -164,6 +166,7 @@ class _Planter:
                 init=self.config.mask_init,
                 keep=self.config.mask_keep,
                 fan=self.config.mask_fan,
+                gain=self.config.mask_gain if _LAYER.search(name) else 1.0,
             )
             padding = getattr(layer, "padding_idx", None)
             if padding is not None:

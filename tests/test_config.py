@@ -26,6 +26,7 @@ BAD = {
     ),
     "keep negative": ({"mask_keep": -0.1}, "--mask-keep is -0.1; give a fraction"),
     "keep nan": ({"mask_keep": float("nan")}, "--mask-keep is nan; give a fraction"),
+    "gain": ({"mask_gain": 0.0}, "--mask-gain is 0.0; give a number above 0"),
     "init": (
         {"mask_init": "he"},
         "--mask-init is he; give one of kaiming-uniform, xavier-uniform,"
@@ -107,7 +108,7 @@ def test_the_command_line_knows_every_flag_and_refuses_unknown_choices(capsys):
         parser.parse_args(["--mask-init", "he"])
     assert "--mask-init: invalid choice: 'he'" in capsys.readouterr().err
     help_text = parser.format_help()
-    for flag in ("keep", "seed", "init", "fan", "share", "train"):
+    for flag in ("keep", "seed", "init", "fan", "gain", "share", "train"):
         assert f"--mask-{flag}" in help_text
     assert "(default: 0.5)" in help_text
 
@@ -125,5 +126,5 @@ def test_an_architecture_fills_in_what_was_not_given(make):
 def test_the_signature_names_what_makes_the_model():
     config = MaskConfig(mask_keep=0.3, mask_seed=7, mask_train="norm")
     assert config.signature() == (
-        "keep:0.3|seed:7|init:kaiming-uniform|fan:kept|share:layers|train:norm"
+        "keep:0.3|seed:7|init:kaiming-uniform|fan:kept|gain:1.0|share:layers|train:norm"
     )

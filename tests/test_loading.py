@@ -20,6 +20,7 @@ def refusal(model, state) -> str:
         ("keep", 0.3, 0.5),
         ("init", "signed-constant", "kaiming-uniform"),
         ("fan", "full", "kept"),
+        ("gain", 0.5, 1.0),
         ("share", "none", "layers"),
     ],
 )

@@ -93,6 +93,13 @@ def test_the_init_reaches_every_tensor_attention_included():
         torch.testing.assert_close(values, torch.full_like(values, constant))
 
 
+def test_the_gain_scales_the_layers_and_not_the_embeddings():
+    plain, scaled = build_tiny(), build_tiny(mask_gain=0.5)
+    for (name, ours), (_, theirs) in zip(masked_weights(plain), masked_weights(scaled)):
+        factor = 0.5 if ".layers." in name else 1.0
+        assert torch.equal(ours.frozen.weight * factor, theirs.frozen.weight), name
+
+
 def test_frozen_weights_depend_on_seed_and_role_only():
     torch.manual_seed(1)
     model = build_tiny(mask_seed=5, mask_keep=0.25)

@@ -32,7 +32,12 @@ class PlantedModel:
         if found:
             raise SystemExit("\n".join(found))
         warn_of_dropped_data(getattr(args, "required_batch_size_multiple", 1))
-        model = super().build_model(args, task)
+        try:
+            model = super().build_model(args, task)
+        except ValueError as error:
+            if str(error).startswith("--"):  # fairseq's own word on contradictory flags
+                raise SystemExit(str(error)) from None
+            raise
         plant(model, config)
         model.mask_config = config
         model.register_buffer(IDENTITY_KEY, _encode(config.identity()))
