@@ -70,7 +70,10 @@ def _safely() -> Dict[str, Any]:
     """Arguments of torch.load that let it build nothing but data."""
     if "weights_only" in inspect.signature(torch.load).parameters:
         return {"weights_only": True}
-    return {"pickle_module": SimpleNamespace(Unpickler=_Unpickler, load=_load_data)}
+    pickle_module = SimpleNamespace(
+        Unpickler=_Unpickler, load=_load_data, __name__=__name__
+    )
+    return {"pickle_module": pickle_module}
 
 
 class _Unpickler(pickle.Unpickler):
@@ -88,6 +91,7 @@ def _load_data(file: Any, **options: Any) -> Any:
 
 _DATA = {(t.__module__, t.__qualname__) for t in CHECKPOINT_TYPES} | {
     ("collections", "OrderedDict"),
+    ("_codecs", "encode"),  # how pickles hold the bytes of a NumPy scalar
     ("torch._utils", "_rebuild_tensor_v2"),
     ("torch._utils", "_rebuild_parameter"),
     ("torch", "Size"),

@@ -6,6 +6,7 @@ import argparse
 import inspect
 import logging
 from importlib import metadata
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,6 +50,15 @@ def trust_checkpoint_types() -> None:
     """
     if hasattr(torch.serialization, "add_safe_globals"):
         torch.serialization.add_safe_globals(CHECKPOINT_TYPES)
+
+
+def plain_namespace(args: Any) -> argparse.Namespace:
+    """The arguments of an architecture as a namespace that misses what was not given.
+
+    From a YAML file they are a config, and that of OmegaConf 2.0 has None in its place.
+    """
+    values = vars(args) if isinstance(args, argparse.Namespace) else dict(args)
+    return argparse.Namespace(**values)
 
 
 def fairseq_version() -> str:

@@ -18,7 +18,7 @@ ALLOWED = {
     "planting": {"modules", "config", "frozen", "compat"},
     "models": set(),
     "models.planted": {"compat", "config", "planting"},
-    "models.transformer": {"config", "models.planted"},
+    "models.transformer": {"compat", "config", "models.planted"},
     "checkpoint": {"compat", "errors"},
     "average": {"checkpoint", "errors"},
     "cli": {"average", "checkpoint", "errors"},

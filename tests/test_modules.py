@@ -108,7 +108,7 @@ def test_half_precision_keeps_sharing_count_and_frozen_bits(dtype):
     for layer in layers:
         assert layer.weight.dtype == dtype
         assert int((layer.weight != 0).sum()) == 128
-        layer(torch.randn(2, 16, dtype=dtype)).sum().backward()
+        layer.weight.sum().backward()
         assert layer.masked.scores.grad.dtype == dtype
 
 

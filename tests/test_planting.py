@@ -116,7 +116,7 @@ def test_two_models_of_one_seed_are_equal_in_every_value():
     first = build_tiny(**flags)
     torch.manual_seed(2)
     second = build_tiny(**flags)
-    for a, b in zip(first.state_dict().values(), second.state_dict().values()):
+    for a, b in zip(first.parameters(), second.parameters()):
         assert torch.equal(a, b)
 
 

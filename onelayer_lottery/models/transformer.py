@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from fairseq.models import register_model, register_model_architecture
 from fairseq.models.transformer import TransformerModel, base_architecture
 
+from onelayer_lottery.compat import plain_namespace
 from onelayer_lottery.config import fill_mask_defaults
 from onelayer_lottery.models.planted import PlantedModel
 
@@ -36,20 +37,28 @@ SHAPES = {
 
 def _register(name: str, shape: Shape, *, share: str) -> None:
     def architecture(args: Any) -> None:
-        for side in ("encoder", "decoder"):
-            _default(args, f"{side}_embed_dim", shape.width)
-            _default(args, f"{side}_ffn_embed_dim", shape.ffn)
-            _default(args, f"{side}_attention_heads", shape.heads)
-            _default(args, f"{side}_layers", shape.layers)
-        _default(args, "share_decoder_input_output_embed", True)
-        fill_mask_defaults(args, mask_share=share)
-        base_architecture(args)
+        sides = {
+            f"{side}_{field}": value
+            for side in ("encoder", "decoder")
+            for field, value in (
+                ("embed_dim", shape.width),
+                ("ffn_embed_dim", shape.ffn),
+                ("attention_heads", shape.heads),
+                ("layers", shape.layers),
+            )
+        }
+        given = plain_namespace(args)
+        for flag, default in {
+            **sides,
+            "share_decoder_input_output_embed": True,
+        }.items():
+            setattr(given, flag, getattr(given, flag, default))
+        fill_mask_defaults(given, mask_share=share)
+        base_architecture(given)
+        for flag, value in vars(given).items():
+            setattr(args, flag, value)
 
     register_model_architecture("transformer_onelayer_random", name)(architecture)
-
-
-def _default(args: Any, name: str, value: Any) -> None:
-    setattr(args, name, getattr(args, name, value))
 
 
 for _name, _shape in SHAPES.items():
