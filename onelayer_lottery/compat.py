@@ -6,7 +6,7 @@ import argparse
 import inspect
 import logging
 from importlib import metadata
-from typing import Any
+from typing import Any, Set
 
 import numpy as np
 import torch
@@ -61,6 +61,19 @@ def plain_namespace(args: Any) -> argparse.Namespace:
     return argparse.Namespace(**values)
 
 
+def all_arguments(args: Any) -> argparse.Namespace:
+    """The arguments of a model with those of its run, as the command line gives them.
+
+    From a YAML file a model gets its own section only; the others hang on its parent.
+    """
+    merged = vars(plain_namespace(args))
+    parent = args._get_parent() if hasattr(args, "_get_parent") else None
+    for section in ("dataset", "distributed_training") if parent else ():
+        if parent.get(section):
+            merged = {**vars(plain_namespace(parent[section])), **merged}
+    return argparse.Namespace(**merged)
+
+
 def fairseq_version() -> str:
     """The version of whichever distribution provides fairseq here."""
     for distribution in ("fairseq", "fairseq-fixed"):
@@ -80,11 +93,20 @@ def remove_fast_path(model: nn.Module) -> None:
     for layer in model.modules():
         if not hasattr(layer, "load_to_BT"):
             continue
-        for name in ("in_proj", "out_proj", "fc1", "fc2"):
-            delattr(layer, f"{name}_weight")
-            delattr(layer, f"{name}_bias")
+        for name in _FAST_PATH:
+            delattr(layer, name)
         layer.can_use_fastpath = False
         layer.__class__ = _without_fast_path(type(layer))
+
+
+def fast_path_names(model: nn.Module) -> Set[str]:
+    """Names of the copies that a fairseq 0.12.2 model makes for itself when loaded."""
+    return {
+        f"{prefix}.{name}"
+        for prefix, layer in model.named_modules()
+        if hasattr(layer, "load_to_BT")
+        for name in _FAST_PATH
+    }
 
 
 def warn_of_dropped_data(multiple: int) -> None:
@@ -112,3 +134,8 @@ def _without_fast_path(layer_type: type) -> type:
 
 
 _PLAIN_TYPES: dict = {}
+_FAST_PATH = [
+    f"{layer}_{key}"
+    for layer in ("in_proj", "out_proj", "fc1", "fc2")
+    for key in ("weight", "bias")
+]

@@ -79,37 +79,8 @@ def describe(model: nn.Module) -> str:
     )
 
 
-def _settle_dense_parameters(model: nn.Module, config: MaskConfig) -> None:
-    """Give norms, biases and positions their first value; fix those not trained.
-
-    What is fixed becomes a buffer outside the state dict: no optimizer, average or
-    checkpoint can touch it. First values never come from torch's generator, whose
-    state depends on the order of construction.
-    """
-    for name, module in model.named_modules():
-        for key, parameter in list(module.named_parameters(recurse=False)):
-            kind = _kind(module, key)
-            if kind == "mask":
-                continue
-            if kind is None:
-                raise TypeError(
-                    f"cannot plant {name}.{key}: a {type(module).__name__} is neither a"
-                    " linear layer, an embedding nor a norm"
-                )
-            value = parameter.detach()
-            if kind == "bias":
-                value.zero_()
-            if kind == "positions":
-                std = module.embedding_dim**-0.5
-                value.copy_(normal(config.mask_seed, name, shape=value.shape, std=std))
-                if module.padding_idx is not None:
-                    value[module.padding_idx] = 0
-            if kind not in config.trained:
-                del module._parameters[key]
-                module.register_buffer(key, value, persistent=False)
-
-
-def _kind(module: nn.Module, key: str) -> str | None:
+def kind_of(module: nn.Module, key: str) -> str | None:
+    """What a stock parameter is: of the kind mask, norm, bias or positions."""
     if isinstance(module, LearnedPositionalEmbedding):
         return "positions"
     if type(module).__name__.endswith("LayerNorm"):
@@ -119,6 +90,59 @@ def _kind(module: nn.Module, key: str) -> str | None:
     if isinstance(module, nn.Embedding):
         return "mask"
     return None
+
+
+def set_first_value(
+    parameter: Tensor, *, kind: str, module: nn.Module, name: str, seed: int
+) -> None:
+    """Give a norm, bias or positions the value from which it starts, or stays at.
+
+    It never comes from torch's generator, whose state depends on the order of
+    construction.
+    """
+    value = parameter.detach()
+    if kind == "norm":
+        value.fill_(1 if name.endswith("weight") else 0)
+    if kind == "bias":
+        value.zero_()
+    if kind == "positions":
+        std = module.embedding_dim**-0.5
+        value.copy_(normal(seed, name, shape=tuple(value.shape), std=std))
+        if module.padding_idx is not None:
+            value[module.padding_idx] = 0
+
+
+def gain_of(name: str, config: MaskConfig) -> float:
+    """The gain of a layer's frozen weight: only layers of a stack are scaled."""
+    return config.mask_gain if _LAYER.search(name) else 1.0
+
+
+def _settle_dense_parameters(model: nn.Module, config: MaskConfig) -> None:
+    """Give norms, biases and positions their first value; fix those not trained.
+
+    What is fixed becomes a buffer outside the state dict: no optimizer, average or
+    checkpoint can touch it.
+    """
+    for name, module in model.named_modules():
+        for key, parameter in list(module.named_parameters(recurse=False)):
+            kind = kind_of(module, key)
+            if kind == "mask":
+                continue
+            if kind is None:
+                raise TypeError(
+                    f"cannot plant {name}.{key}: a {type(module).__name__} is neither a"
+                    " linear layer, an embedding nor a norm"
+                )
+            set_first_value(
+                parameter,
+                kind=kind,
+                module=module,
+                name=f"{name}.{key}",
+                seed=config.mask_seed,
+            )
+            if kind not in config.trained:
+                del module._parameters[key]
+                module.register_buffer(key, parameter.detach(), persistent=False)
 
 
 class _Planter:
@@ -132,7 +156,7 @@ class _Planter:
 
     def plant(self, model: nn.Module) -> None:
         for name, layer in list(model.named_modules(remove_duplicate=False)):
-            if "weight" in layer._parameters and _kind(layer, "weight") == "mask":
+            if "weight" in layer._parameters and kind_of(layer, "weight") == "mask":
                 parent, _, child = name.rpartition(".")
                 setattr(model.get_submodule(parent), child, self._layer(name, layer))
 
@@ -166,7 +190,7 @@ class _Planter:
                 init=self.config.mask_init,
                 keep=self.config.mask_keep,
                 fan=self.config.mask_fan,
-                gain=self.config.mask_gain if _LAYER.search(name) else 1.0,
+                gain=gain_of(name, self.config),
             )
             padding = getattr(layer, "padding_idx", None)
             if padding is not None:

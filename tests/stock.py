@@ -45,7 +45,9 @@ def build(arch: str = "transformer_onelayer_random_tiny", task=None, **flags):
     """Build a model as fairseq does from the command line; TINY unless sized."""
     args = Namespace(arch=arch, **flags)
     ARCH_CONFIG_REGISTRY[arch](args)
-    return ARCH_MODEL_REGISTRY[arch].build_model(args, task or translation_task())
+    model = ARCH_MODEL_REGISTRY[arch].build_model(args, task or translation_task())
+    model.arguments = args  # as fairseq puts them into a checkpoint
+    return model
 
 
 def build_tiny(arch: str = "transformer_onelayer_random_tiny", task=None, **flags):

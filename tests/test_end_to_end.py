@@ -242,6 +242,11 @@ def test_hydra_ends_with_a_sentence_on_a_bad_flag(fairseq):
     assert done.status != 0
     assert "--mask-init is he; give one of kaiming-uniform" in done.log
     assert "Traceback" not in done.log
+    text = HYDRA.replace("SAVE}", "SAVE2}\ndistributed_training: {ddp_backend: DDP}")
+    text = text.replace("DDP", "fully_sharded")
+    done = hydra_train(fairseq, text, status=None)
+    assert done.status != 0
+    assert "--ddp-backend fully_sharded splits the weights" in done.log
 
 
 def test_two_processes_train_one_model(fairseq):
@@ -287,6 +292,8 @@ def test_data_that_fairseq_drops_is_warned_of(fairseq, trained):
     validate = ["--task", "translation", "--path", path, "--max-tokens", 1200, "--cpu"]
     validate += multiple
     assert warning in fairseq.run("fairseq-validate", "data-bin", *validate).log
+    yaml = HYDRA.replace("required_batch_size_multiple: 1", "batch_size: 8")
+    assert warning in hydra_train(fairseq, yaml.replace("SAVE", "SAVE3")).log
 
 
 BAD = {

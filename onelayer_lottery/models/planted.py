@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Optional
 import torch
 from torch import Tensor
 
-from onelayer_lottery.compat import warn_of_dropped_data
+from onelayer_lottery.compat import all_arguments, warn_of_dropped_data
 from onelayer_lottery.config import MaskConfig, add_mask_args, problems
 from onelayer_lottery.planting import plant
 
@@ -19,6 +19,8 @@ IDENTITY_KEY = "mask_version"
 class PlantedModel:
     """Mixed into a stock model class, before it in the list of bases."""
 
+    stock_arch: str  # the stock architecture whose flags give the same model, unmasked
+
     @classmethod
     def add_args(cls, parser) -> None:
         super().add_args(parser)
@@ -28,10 +30,11 @@ class PlantedModel:
     def build_model(cls, args: Any, task: Any):
         """Build the stock model, then plant it; end with a sentence on bad flags."""
         config = MaskConfig.from_namespace(args)
-        found = problems(config, args)
+        given = all_arguments(args)
+        found = problems(config, given)
         if found:
             raise SystemExit("\n".join(found))
-        warn_of_dropped_data(getattr(args, "required_batch_size_multiple", 1))
+        warn_of_dropped_data(getattr(given, "required_batch_size_multiple", 1))
         try:
             model = super().build_model(args, task)
         except ValueError as error:
@@ -40,7 +43,7 @@ class PlantedModel:
             raise
         plant(model, config)
         model.mask_config = config
-        model.register_buffer(IDENTITY_KEY, _encode(config.identity()))
+        model.register_buffer(IDENTITY_KEY, encode_identity(config))
         return model
 
     def load_state_dict(
@@ -106,8 +109,9 @@ def _differing_tensors(theirs: Dict, ours: Dict) -> List[str]:
     ]
 
 
-def _encode(identity: Dict[str, str]) -> Tensor:
-    text = "|".join(f"{flag} {value}" for flag, value in identity.items())
+def encode_identity(config: MaskConfig) -> Tensor:
+    """The identity of a model as a tensor for its state dict."""
+    text = "|".join(f"{flag} {value}" for flag, value in config.identity().items())
     return torch.tensor(list(text.encode()), dtype=torch.int64)
 
 

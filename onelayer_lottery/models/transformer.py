@@ -16,6 +16,8 @@ from onelayer_lottery.models.planted import PlantedModel
 class OnelayerRandomTransformer(PlantedModel, TransformerModel):
     """The stock Transformer with frozen random weights under learned masks."""
 
+    stock_arch = "transformer"
+
 
 class Shape(NamedTuple):
     width: int
