@@ -23,10 +23,21 @@ __all__ = [
     "MaskedWeight",
     "frozen_weight",
     "kept_count",
+    "load_ticket",
     "masked_weight",
     "plant",
     "top_k_mask",
 ]
+
+
+def __getattr__(name: str):
+    # Only who translates pays for the import of it.
+    if name == "load_ticket":
+        from onelayer_lottery.translate import load_ticket
+
+        return load_ticket
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 # fairseq loads a checkpoint long after the import, without another hook before it.
 trust_checkpoint_types()

@@ -6,7 +6,6 @@ import inspect
 import os
 import pickle
 import re
-import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Dict
@@ -15,6 +14,7 @@ import torch
 
 from onelayer_lottery.compat import CHECKPOINT_TYPES
 from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.files import whole_file
 
 Checkpoint = Dict[str, Any]
 
@@ -45,25 +45,11 @@ def save_checkpoint(state: Checkpoint, path: os.PathLike | str, *, force: bool) 
     if path.exists() and not force:
         raise LotteryError(f"{path} exists, pass --force to replace it")
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise LotteryError(f"cannot write {path}: {error.strerror}") from None
-    try:
-        with os.fdopen(handle, "wb") as file:
+        with whole_file(path) as file:
             torch.save(state, file)
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, path)
-    except BaseException as error:
-        os.unlink(name)
-        if isinstance(error, (OSError, RuntimeError)):
-            raise LotteryError(f"cannot write {path}: {error}") from None
-        raise
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise LotteryError(f"cannot write {path}: {reason}") from None
 
 
 def _safely() -> Dict[str, Any]:

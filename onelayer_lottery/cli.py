@@ -3,23 +3,53 @@
 from __future__ import annotations
 
 import argparse
+import json
+import logging
+import os
 import sys
+import warnings
 from pathlib import Path
 from typing import List, Optional
 
+import torch
+
 from onelayer_lottery import __version__
 from onelayer_lottery.average import average_checkpoints, last_checkpoints
-from onelayer_lottery.checkpoint import save_checkpoint
+from onelayer_lottery.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from onelayer_lottery.convert import (
+    baked_checkpoint,
+    check_masked,
+    checkpoint_from_ticket,
+    find_dictionaries,
+    ticket_from_checkpoint,
+)
 from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.inspection import format_inspection, inspect_ticket
+from onelayer_lottery.ticket import (
+    Bpe,
+    Ticket,
+    read_ticket,
+    stored_bytes,
+    write_ticket,
+)
+from onelayer_lottery.translate import load_ticket, waiting_lines
+
+_DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 
 
 def main(argv: Optional[List[str]] = None) -> int:
     """Run a subcommand; 0 done, 1 failed, 2 misuse."""
     options = _parser().parse_args(argv)
+    # fairseq's log of batches and torch's of pinned memory say nothing to a user here.
+    logging.getLogger("fairseq").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", message=".*pin_memory.*")
     try:
         options.run(options)
     except LotteryError as error:
         print(f"onelayer-lottery {options.command}: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # the reader of our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return 0
 
@@ -31,9 +61,134 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _add_ticket(commands)
+    _add_restore(commands)
+    _add_bake(commands)
+    _add_translate(commands)
+    _add_inspect(commands)
     _add_average(commands)
     _add_user_dir(commands)
     return parser
+
+
+def _add_ticket(commands) -> None:
+    parser = commands.add_parser(
+        "ticket",
+        help="make a ticket, a small safe file, of a checkpoint",
+        description="Store a trained masked model as a seed and one bit per weight.",
+    )
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT")
+    _add_output(parser, "OUT")
+    parser.add_argument(
+        "--bpe", type=Path, metavar="FILE", help="put a subword model into the ticket"
+    )
+    parser.add_argument(
+        "--bpe-kind",
+        choices=["sentencepiece", "fastbpe", "subword_nmt"],
+        help="what --bpe is (default: sentencepiece for .model, else fastbpe)",
+    )
+    _add_data(parser)
+    parser.set_defaults(run=_ticket, error=parser.error)
+
+
+def _ticket(options: argparse.Namespace) -> None:
+    if options.bpe_kind and not options.bpe:
+        options.error("--bpe-kind says what --bpe FILE is: give that too")
+    _refuse_existing(options)
+    ticket = _ticket_of_checkpoint(options.checkpoint, options, _read_bpe(options))
+    written = write_ticket(ticket, options.output, force=options.force)
+    positions = sum(masked.mask.size for masked in ticket.masks.values())
+    kept = sum(int(masked.mask.sum()) for masked in ticket.masks.values())
+    print(
+        f"wrote {options.output}: {len(ticket.masks)} masks, {kept / positions:.1%} of"
+        f" {positions / 1e6:.1f}M kept, {written / 1e6:.2f} MB"
+        f" (checkpoint {options.checkpoint.stat().st_size / 1e6:.0f} MB)"
+    )
+
+
+def _add_restore(commands) -> None:
+    parser = commands.add_parser(
+        "restore",
+        help="turn a ticket into a checkpoint for --user-dir onelayer_lottery",
+    )
+    parser.add_argument("ticket", type=Path, metavar="TICKET")
+    _add_output(parser, "OUT.pt")
+    parser.set_defaults(run=_restore)
+
+
+def _restore(options: argparse.Namespace) -> None:
+    _refuse_existing(options)
+    state = checkpoint_from_ticket(read_ticket(options.ticket))
+    save_checkpoint(state, options.output, force=options.force)
+    size = options.output.stat().st_size / 1e6
+    print(f"wrote {options.output}: {_arch(state)}, {size:.1f} MB")
+
+
+def _add_bake(commands) -> None:
+    parser = commands.add_parser(
+        "bake",
+        help="turn a ticket or checkpoint into one of stock fairseq",
+        description="Multiply frozen weights and masks out: a checkpoint that fairseq"
+        " loads without this package.",
+    )
+    parser.add_argument("source", type=Path, metavar="TICKET|CHECKPOINT")
+    _add_output(parser, "OUT.pt")
+    parser.add_argument("--dtype", choices=list(_DTYPES), default="fp32")
+    _add_data(parser)
+    parser.set_defaults(run=_bake)
+
+
+def _bake(options: argparse.Namespace) -> None:
+    _refuse_existing(options)
+    state = baked_checkpoint(_any_ticket(options), dtype=_DTYPES[options.dtype])
+    save_checkpoint(state, options.output, force=options.force)
+    size = options.output.stat().st_size / 1e6
+    print(f"wrote {options.output}: {_arch(state)}, {options.dtype}, {size:.1f} MB")
+
+
+def _add_translate(commands) -> None:
+    parser = commands.add_parser(
+        "translate",
+        help="translate raw text from stdin to stdout",
+        description="Translate line by line, as lines come; one line out per line in.",
+    )
+    parser.add_argument("ticket", type=Path, metavar="TICKET")
+    parser.add_argument("--beam", type=int, default=5, metavar="N")
+    parser.set_defaults(run=_translate, error=parser.error)
+
+
+def _translate(options: argparse.Namespace) -> None:
+    if options.beam < 1:
+        options.error(f"--beam {options.beam}: give a number from 1 on")
+    translator = load_ticket(options.ticket)
+    with open(0, encoding="utf-8", errors="replace", closefd=False) as lines:
+        for group in waiting_lines(lines):
+            translations = translator.translate(group, beam=options.beam, warn=_say)
+            sys.stdout.write("".join(line + "\n" for line in translations))
+            sys.stdout.flush()
+
+
+def _add_inspect(commands) -> None:
+    parser = commands.add_parser(
+        "inspect", help="show what is in a ticket or a checkpoint"
+    )
+    parser.add_argument("source", type=Path, metavar="FILE")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.set_defaults(run=_inspect)
+
+
+def _inspect(options: argparse.Namespace) -> None:
+    if _is_checkpoint(options.source):
+        try:
+            ticket = ticket_from_checkpoint(load_checkpoint(options.source))
+        except LotteryError as error:
+            raise LotteryError(f"{options.source}: {error}") from None
+        report = inspect_ticket(ticket)
+    else:
+        ticket = read_ticket(options.source)
+        report = inspect_ticket(ticket, stored_bytes(options.source))
+    report["file_bytes"] = options.source.stat().st_size
+    print(json.dumps(report, indent=2) if options.json else format_inspection(report))
 
 
 def _add_average(commands) -> None:
@@ -51,7 +206,7 @@ def _add_average(commands) -> None:
         help="the last N checkpoints of epochs in DIR (of updates, if there are none)",
     )
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="OUT")
-    parser.add_argument("--force", action="store_true", help="replace OUT if it exists")
+    _add_force(parser)
     parser.set_defaults(run=_average, error=parser.error)
 
 
@@ -64,8 +219,7 @@ def _average(options: argparse.Namespace) -> None:
         if not count.isdigit() or int(count) < 1:
             options.error(f"--last {count}: N is a number from 1 on")
         paths = last_checkpoints(Path(folder), int(count))
-    if options.output.exists() and not options.force:
-        raise LotteryError(f"{options.output} exists, pass --force to replace it")
+    _refuse_existing(options)
     state = average_checkpoints(paths, progress=_say)
     save_checkpoint(state, options.output, force=options.force)
     size = options.output.stat().st_size / 1e6
@@ -77,6 +231,77 @@ def _add_user_dir(commands) -> None:
         "user-dir", help="print the path to give fairseq as --user-dir"
     )
     parser.set_defaults(run=lambda options: print(Path(__file__).resolve().parent))
+
+
+def _add_output(parser: argparse.ArgumentParser, name: str) -> None:
+    parser.add_argument("output", type=Path, metavar=name)
+    _add_force(parser)
+
+
+def _add_force(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--force", action="store_true", help="replace OUT if it exists")
+
+
+def _add_data(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="folder of the dictionaries dict.*.txt (default: beside the checkpoint, or"
+        " where the training data were)",
+    )
+
+
+def _refuse_existing(options: argparse.Namespace) -> None:
+    """Before the work, rather than after it."""
+    if options.output.exists() and not options.force:
+        raise LotteryError(f"{options.output} exists, pass --force to replace it")
+
+
+def _any_ticket(options: argparse.Namespace) -> Ticket:
+    if _is_checkpoint(options.source):
+        return _ticket_of_checkpoint(options.source, options)
+    return read_ticket(options.source)
+
+
+def _ticket_of_checkpoint(
+    path: Path, options: argparse.Namespace, bpe: Optional[Bpe] = None
+) -> Ticket:
+    state = load_checkpoint(path)
+    folders = [options.data] if options.data else [path.parent]
+    try:
+        check_masked(state)
+        return ticket_from_checkpoint(
+            state, dictionaries=find_dictionaries(state, folders), bpe=bpe
+        )
+    except LotteryError as error:
+        raise LotteryError(f"{path}: {error}") from None
+
+
+def _arch(state: Checkpoint) -> str:
+    return state["cfg"]["model"]["arch"]
+
+
+def _is_checkpoint(path: Path) -> bool:
+    """Whether a file is one of torch's: a zip archive, or in old ones a pickle."""
+    if not path.is_file():
+        raise LotteryError(f"{path} is not a file; give a ticket or a checkpoint")
+    with path.open("rb") as file:
+        start = file.read(2)
+    return start == b"PK" or start[:1] == b"\x80"
+
+
+def _read_bpe(options: argparse.Namespace) -> Optional[Bpe]:
+    if options.bpe is None:
+        return None
+    try:
+        content = options.bpe.read_bytes()
+    except OSError as error:
+        raise LotteryError(
+            f"cannot read --bpe {options.bpe}: {error.strerror}"
+        ) from None
+    guess = "sentencepiece" if options.bpe.suffix == ".model" else "fastbpe"
+    return Bpe(options.bpe_kind or guess, content)
 
 
 def _say(line: str) -> None:

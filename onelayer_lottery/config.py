@@ -124,6 +124,8 @@ def _value_problems(config: MaskConfig):
     if not 0 < config.mask_keep <= 1:
         why = ": no weight would be kept" if config.mask_keep == 0 else ""
         yield f"--mask-keep is {config.mask_keep}{why}; give a fraction in (0, 1]"
+    if config.mask_seed < 0:
+        yield f"--mask-seed is {config.mask_seed}; give a whole number from 0 on"
     if not 0 < config.mask_gain < math.inf:
         yield f"--mask-gain is {config.mask_gain}; give a number above 0"
     for name, choices in (("init", INITS), ("fan", FANS), ("share", SHARES)):

@@ -26,6 +26,7 @@ BAD = {
     ),
     "keep negative": ({"mask_keep": -0.1}, "--mask-keep is -0.1; give a fraction"),
     "keep nan": ({"mask_keep": float("nan")}, "--mask-keep is nan; give a fraction"),
+    "seed": ({"mask_seed": -1}, "--mask-seed is -1; give a whole number from 0 on"),
     "gain": ({"mask_gain": 0.0}, "--mask-gain is 0.0; give a number above 0"),
     "init": (
         {"mask_init": "he"},

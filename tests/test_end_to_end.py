@@ -242,11 +242,6 @@ def test_hydra_ends_with_a_sentence_on_a_bad_flag(fairseq):
     assert done.status != 0
     assert "--mask-init is he; give one of kaiming-uniform" in done.log
     assert "Traceback" not in done.log
-    text = HYDRA.replace("SAVE}", "SAVE2}\ndistributed_training: {ddp_backend: DDP}")
-    text = text.replace("DDP", "fully_sharded")
-    done = hydra_train(fairseq, text, status=None)
-    assert done.status != 0
-    assert "--ddp-backend fully_sharded splits the weights" in done.log
 
 
 def test_two_processes_train_one_model(fairseq):
@@ -311,10 +306,6 @@ BAD = {
     "another width": (
         ["--encoder-ffn-embed-dim", 64],
         "encoder.layers.0.fc1.masked.scores ((48, 32) there, (64, 32) here)",
-    ),
-    "fully sharded": (
-        ["--ddp-backend", "fully_sharded"],
-        "--ddp-backend fully_sharded splits the weights that layers share",
     ),
     "separate dictionaries": (
         ["--share-all-embeddings"],

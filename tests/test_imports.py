@@ -19,11 +19,27 @@ ALLOWED = {
     "models": set(),
     "models.planted": {"compat", "config", "planting"},
     "models.transformer": {"compat", "config", "models.planted"},
-    "checkpoint": {"compat", "errors"},
+    "checkpoint": {"compat", "errors", "files"},
     "average": {"checkpoint", "errors"},
-    "cli": {"average", "checkpoint", "errors"},
+    "files": set(),
+    "bits": set(),
+    "container": {"files"},
+    "ticket": {"bits", "container", "errors", "frozen"},
+    "convert": {
+        *("checkpoint", "compat", "config", "errors", "frozen", "mask"),
+        *("models.planted", "planting", "ticket"),
+    },
+    "inspection": {"ticket"},
+    "translate": {"convert", "ticket"},
+    "cli": {
+        *("average", "checkpoint", "convert", "errors", "inspection"),
+        *("ticket", "translate"),
+    },
 }
-WITHOUT_FAIRSEQ = {"mask", "frozen", "modules", "errors", "checkpoint", "average"}
+WITHOUT_FAIRSEQ = {
+    *("mask", "frozen", "modules", "errors", "checkpoint", "average"),
+    *("bits", "container", "files", "ticket", "inspection"),
+}
 
 
 def rooms():

@@ -135,7 +135,7 @@ def report(out: Path, translations: Dict[str, List[str]], *, minutes: float) -> 
         share = f"{row['bleu'] / dense:.0%}" if dense else "-"
         print(f"{model:<18}{row['bleu']:>7.2f}{share:>10}{row['bytes']:>12,}{kept:>24}")
     print(f"\nBLEU: {metric.get_signature()}, beam 5, {len(source):,} sentences")
-    print("bytes: dense, 4 per value; one-layer random, 1 bit per score and a seed")
+    print("bytes: dense, 4 per value; one-layer random, its ticket with dictionaries")
     print(f"{minutes:.1f} minutes, {UPDATES:,} updates each, one thread each")
     for number in range(0, len(source), len(source) // 5):
         print(f"\n  german            {source[number]}")
@@ -147,21 +147,34 @@ def report(out: Path, translations: Dict[str, List[str]], *, minutes: float) -> 
 
 
 def size(out: Path, model: str) -> Dict[str, int]:
-    """Count what a file of the trained model must hold, dictionaries left aside."""
-    tensors = load_checkpoint(out / folder(model) / "checkpoint_best.pt")["model"]
-    unique = {t.data_ptr(): (name, t.numel()) for name, t in tensors.items()}
-    learned = {
-        name: count
-        for name, count in unique.values()
-        if name.endswith(("scores", "weight", "bias"))
+    """Bytes of the trained model in a file, and the number of its weights."""
+    checkpoint = f"{folder(model)}/checkpoint_best.pt"
+    if "onelayer" in MODELS[model]:
+        file = f"{folder(model)}.ticket"
+        run(
+            out,
+            f"onelayer-lottery ticket {checkpoint} {file} --force",
+            log=f"{folder(model)}.ticket",
+        )
+        printed = run(
+            out,
+            f"onelayer-lottery inspect {file} --json",
+            log=f"{folder(model)}.inspect",
+        )
+        totals = json.loads(printed[printed.index("{") :])["totals"]
+        return {
+            "bytes": (out / file).stat().st_size,
+            "kept": totals["kept"],
+            "weights": totals["positions"],
+        }
+    tensors = load_checkpoint(out / checkpoint)["model"]
+    unique = {
+        tensor.data_ptr(): tensor.numel()
+        for name, tensor in tensors.items()
+        if name.endswith(("weight", "bias"))
     }
-    scores = sum(count for name, count in learned.items() if name.endswith("scores"))
-    trained = sum(learned.values()) - scores
-    return {
-        "bytes": scores // 8 + 4 * trained,
-        "kept": scores // 2 + trained,
-        "weights": scores + trained,
-    }
+    values = sum(unique.values())
+    return {"bytes": 4 * values, "kept": values, "weights": values}
 
 
 def show_progress(out: Path, seconds: float) -> None:

@@ -1,0 +1,113 @@
+"""What is in a ticket or a checkpoint: a table for people, JSON for programs."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any, Dict, List, Optional
+
+import numpy as np
+
+from onelayer_lottery.ticket import Ticket
+
+_MIB = 2**20
+
+
+def inspect_ticket(
+    ticket: Ticket, stored: Optional[Dict[str, int]] = None
+) -> Dict[str, Any]:
+    """Count per role and in total, as the paper's Table 1 does for its models.
+
+    ``stored`` has the bytes of each payload of the file; without it a mask counts one
+    bit per position.
+    """
+    roles = {role: _role(ticket, role, stored or {}) for role in ticket.frozen}
+    positions = sum(row["layers"] * row["positions"] for row in roles.values())
+    kept = sum(row["kept"] for row in roles.values())
+    frozen = sum(row["positions"] for row in roles.values())
+    trained = sum(array.size for array in ticket.dense.values())
+    mask_bytes = sum(row["mask_bytes"] for row in roles.values())
+    return {
+        "architecture": ticket.config["arch"],
+        "signature": _signature(ticket),
+        "roles": roles,
+        "chance_overlap": ticket.keep / (2 - ticket.keep),
+        "totals": {
+            "masks": len(ticket.masks),
+            "positions": positions,
+            "kept": kept,
+            "frozen": frozen,
+            "trained": trained,
+            "mask_bytes": mask_bytes,
+        },
+        "table_1": {
+            "params": round(ticket.keep * frozen) + trained,
+            "params_dense": positions + trained,
+            "memory_mib": (mask_bytes + 4 * trained) / _MIB,
+            "memory_mib_with_frozen": (mask_bytes + 4 * (frozen + trained)) / _MIB,
+            "memory_mib_dense": 4 * (positions + trained) / _MIB,
+        },
+    }
+
+
+def format_inspection(report: Dict[str, Any]) -> str:
+    """The report as text."""
+    totals, table = report["totals"], report["table_1"]
+    head = (
+        f"{'role':<44}{'shape':>13}{'layers':>8}{'kept':>12}{'bytes':>11}{'overlap':>9}"
+    )
+    lines: List[str] = [report["architecture"], report["signature"], "", head]
+    for role, row in report["roles"].items():
+        shape = "x".join(map(str, row["shape"]))
+        overlap = "" if row["overlap"] is None else f"{row['overlap']:.3f}"
+        lines.append(
+            f"{role:<44}{shape:>13}{row['layers']:>8}{row['kept']:>12,}"
+            f"{row['mask_bytes']:>11,}{overlap:>9}"
+        )
+    share = totals["kept"] / totals["positions"]
+    lines += [
+        "",
+        f"{totals['masks']} masks keep {totals['kept']:,} of {totals['positions']:,}"
+        f" positions ({share:.1%}) in {totals['mask_bytes']:,} bytes, over"
+        f" {totals['frozen']:,} frozen weights; {totals['trained']:,} values trained",
+        "overlap: mean Jaccard index of the masks of different layers of a role"
+        f" (chance: {report['chance_overlap']:.3f})",
+        "",
+        "as in the paper's Table 1:",
+        f"  params (no mask)   {table['params']:,} (dense {table['params_dense']:,})",
+        f"  memory             {table['memory_mib']:.1f} MiB from a seed,"
+        f" {table['memory_mib_with_frozen']:.1f} MiB with the frozen weights stored"
+        f" (dense {table['memory_mib_dense']:.1f} MiB)",
+    ]
+    return "\n".join(lines)
+
+
+def _role(ticket: Ticket, role: str, stored: Dict[str, int]) -> Dict[str, Any]:
+    masks = {
+        n: masked.mask for n, masked in ticket.masks.items() if masked.role == role
+    }
+    return {
+        "shape": list(ticket.frozen[role].shape),
+        "layers": len(masks),
+        "positions": int(np.prod(ticket.frozen[role].shape)),
+        "kept": sum(int(mask.sum()) for mask in masks.values()),
+        "mask_bytes": sum(
+            stored.get(f"mask/{name}", -(-mask.size // 8))
+            for name, mask in masks.items()
+        ),
+        "overlap": _overlap(list(masks.values())),
+    }
+
+
+def _overlap(masks: List[np.ndarray]) -> Optional[float]:
+    """Mean over pairs of |A and B| / |A or B|."""
+    indices = [
+        float((a & b).sum() / max(1, (a | b).sum())) for a, b in combinations(masks, 2)
+    ]
+    return sum(indices) / len(indices) if indices else None
+
+
+def _signature(ticket: Ticket) -> str:
+    return (
+        f"keep:{ticket.keep}|seed:{ticket.seed}|init:{ticket.init}|fan:{ticket.fan}"
+        f"|share:{ticket.config['model'].get('mask_share')}"
+    )
