@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import tempfile
 from argparse import Namespace
@@ -27,7 +29,9 @@ def load_ticket(path: os.PathLike | str) -> Translator:
 
     >>> load_ticket("model.ticket").translate(["ein hund schläft ."])
     """
-    return Translator(read_ticket(path))
+    translator = Translator(read_ticket(path))
+    _return_memory()
+    return translator
 
 
 class Translator:
@@ -106,6 +110,12 @@ def waiting_lines(lines: Iterable[str]) -> Iterator[List[str]]:
             group = []
     if group:
         yield group
+
+
+def _return_memory() -> None:
+    """Give back to the system what drawing the weights has used, where it can be."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def _bpe_settings(ticket: Ticket, folder: str) -> Optional[Namespace]:

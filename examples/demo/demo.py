@@ -23,13 +23,11 @@ import sacrebleu
 from onelayer_lottery.checkpoint import load_checkpoint
 
 USER_DIR = Path(__file__).resolve().parents[2] / "onelayer_lottery"
-UPDATES = 1500
-
-COMMON = f"""
+COMMON = """
     --share-decoder-input-output-embed --optimizer adam --adam-betas (0.9,0.98)
-    --lr-scheduler polynomial_decay --warmup-updates 200 --total-num-update {UPDATES}
+    --lr-scheduler polynomial_decay --warmup-updates 200 --total-num-update {updates}
     --criterion label_smoothed_cross_entropy --label-smoothing 0.1
-    --max-tokens 1500 --max-update {UPDATES}
+    --max-tokens 1500 --max-update {updates}
     --required-batch-size-multiple 1 --num-workers 0 --no-epoch-checkpoints
     --log-format json --log-interval 20 --cpu
 """
@@ -49,14 +47,17 @@ MODELS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("demo-out"))
-    out = parser.parse_args().out
+    parser.add_argument("--updates", type=int, default=1500, help="of each model")
+    options = parser.parse_args()
+    out, updates = options.out, options.updates
     out.mkdir(parents=True, exist_ok=True)
     started = time.time()
     prepare(out)
-    train(out)
+    train(out, updates)
     with ThreadPoolExecutor() as pool:
         translations = dict(zip(MODELS, pool.map(lambda m: translate(out, m), MODELS)))
-    report(out, translations, minutes=(time.time() - started) / 60)
+    minutes = (time.time() - started) / 60
+    report(out, translations, updates=updates, minutes=minutes)
 
 
 def prepare(out: Path) -> None:
@@ -73,27 +74,28 @@ def prepare(out: Path) -> None:
     )
 
 
-def train(out: Path) -> None:
+def train(out: Path, updates: int) -> None:
     """Train all models at once, and show how far they are."""
     with ThreadPoolExecutor() as pool:
-        jobs = [pool.submit(train_one, out, model) for model in MODELS]
+        jobs = [pool.submit(train_one, out, model, updates) for model in MODELS]
         started = shown = time.time()
         while not all(job.done() for job in jobs):
             time.sleep(0.5)
             pause = 2 if sys.stderr.isatty() else 30
             if time.time() - shown >= pause:
                 shown = time.time()
-                show_progress(out, shown - started)
+                show_progress(out, updates, shown - started)
         for job in jobs:
             job.result()
-    show_progress(out, time.time() - started)
+    show_progress(out, updates, time.time() - started)
     say("")
 
 
-def train_one(out: Path, model: str) -> None:
+def train_one(out: Path, model: str, updates: int) -> None:
     run(
         out,
-        f"fairseq-train data-bin {COMMON} {MODELS[model]} --user-dir {USER_DIR}"
+        f"fairseq-train data-bin {COMMON.format(updates=updates)} {MODELS[model]}"
+        f" --user-dir {USER_DIR}"
         f" --save-dir {folder(model)}",
         log=folder(model),
     )
@@ -105,7 +107,7 @@ def translate(out: Path, model: str) -> List[str]:
         out,
         f"fairseq-generate data-bin --path {folder(model)}/checkpoint_best.pt"
         f" --user-dir {USER_DIR} --beam 5 --max-tokens 6000 --cpu"
-        " --required-batch-size-multiple 1",
+        " --max-len-a 1.2 --max-len-b 10 --required-batch-size-multiple 1",
         log=f"{folder(model)}.generate",
     )
     found = {
@@ -118,7 +120,13 @@ def translate(out: Path, model: str) -> List[str]:
     return [found[number] for number in range(expected)]
 
 
-def report(out: Path, translations: Dict[str, List[str]], *, minutes: float) -> None:
+def report(
+    out: Path,
+    translations: Dict[str, List[str]],
+    *,
+    updates: int,
+    minutes: float,
+) -> None:
     """Print the table and five translations; keep the numbers in results.json."""
     source, reference = read(out / "test.de"), read(out / "test.en")
     metric = sacrebleu.BLEU(tokenize="none", force=True)
@@ -136,7 +144,7 @@ def report(out: Path, translations: Dict[str, List[str]], *, minutes: float) -> 
         print(f"{model:<18}{row['bleu']:>7.2f}{share:>10}{row['bytes']:>12,}{kept:>24}")
     print(f"\nBLEU: {metric.get_signature()}, beam 5, {len(source):,} sentences")
     print("bytes: dense, 4 per value; one-layer random, its ticket with dictionaries")
-    print(f"{minutes:.1f} minutes, {UPDATES:,} updates each, one thread each")
+    print(f"{minutes:.1f} minutes, {updates:,} updates each, one thread each")
     for number in range(0, len(source), len(source) // 5):
         print(f"\n  german            {source[number]}")
         print(f"  reference         {reference[number]}")
@@ -177,13 +185,14 @@ def size(out: Path, model: str) -> Dict[str, int]:
     return {"bytes": 4 * values, "kept": values, "weights": values}
 
 
-def show_progress(out: Path, seconds: float) -> None:
+def show_progress(out: Path, updates: int, seconds: float) -> None:
     parts = []
     for model in MODELS:
-        log = (out / f"{folder(model)}.log").read_text(errors="replace")
-        done = re.findall(r'"num_updates": "(\d+)"', log)
+        path = out / f"{folder(model)}.log"
+        log = path.read_text(errors="replace") if path.exists() else ""
+        done = re.findall(r'num_updates": "(\d+)"', log)
         loss = re.findall(r'"valid_nll_loss": "([\d.]+)"', log)
-        progress = f"{int(done[-1]) / UPDATES:4.0%}" if done else "starting"
+        progress = f"{int(done[-1]) / updates:4.0%}" if done else "starting"
         parts.append(f"{model} {progress}" + (f", loss {loss[-1]}" if loss else ""))
     end = "\r" if sys.stderr.isatty() else "\n"
     line = f"{seconds / 60:4.1f} min | " + " | ".join(parts)
