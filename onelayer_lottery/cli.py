@@ -23,6 +23,7 @@ from onelayer_lottery.convert import (
     find_dictionaries,
     ticket_from_checkpoint,
 )
+from onelayer_lottery.embeddings import SIDES, read_vectors, write_text
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.inspection import format_inspection, inspect_ticket
 from onelayer_lottery.ticket import (
@@ -32,7 +33,7 @@ from onelayer_lottery.ticket import (
     stored_bytes,
     write_ticket,
 )
-from onelayer_lottery.translate import load_ticket, waiting_lines
+from onelayer_lottery.translate import build_bpe, load_ticket, waiting_lines
 
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 
@@ -48,9 +49,8 @@ def main(argv: Optional[List[str]] = None) -> int:
     except LotteryError as error:
         print(f"onelayer-lottery {options.command}: {error}", file=sys.stderr)
         return 1
-    except BrokenPipeError:  # the reader of our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    except KeyboardInterrupt:
+        return 130
     return 0
 
 
@@ -67,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_translate(commands)
     _add_inspect(commands)
     _add_average(commands)
+    _add_embeddings(commands)
     _add_user_dir(commands)
     return parser
 
@@ -87,6 +88,12 @@ def _add_ticket(commands) -> None:
         choices=["sentencepiece", "fastbpe", "subword_nmt"],
         help="what --bpe is (default: sentencepiece for .model, else fastbpe)",
     )
+    parser.add_argument(
+        "--embeddings",
+        choices=list(_DTYPES),
+        default="fp32",
+        help="precision of the kept values of imported embeddings (default: fp32)",
+    )
     _add_data(parser)
     parser.set_defaults(run=_ticket, error=parser.error)
 
@@ -96,6 +103,11 @@ def _ticket(options: argparse.Namespace) -> None:
         options.error("--bpe-kind says what --bpe FILE is: give that too")
     _refuse_existing(options)
     ticket = _ticket_of_checkpoint(options.checkpoint, options, _read_bpe(options))
+    if options.embeddings == "fp16" and not _has_values(ticket):
+        raise LotteryError(
+            f"--embeddings fp16: {options.checkpoint} has no imported or unmasked"
+            " embeddings; leave it out"
+        )
     written = write_ticket(ticket, options.output, force=options.force)
     positions = sum(masked.mask.size for masked in ticket.masks.values())
     kept = sum(int(masked.mask.sum()) for masked in ticket.masks.values())
@@ -135,7 +147,7 @@ def _add_bake(commands) -> None:
     _add_output(parser, "OUT.pt")
     parser.add_argument("--dtype", choices=list(_DTYPES), default="fp32")
     _add_data(parser)
-    parser.set_defaults(run=_bake)
+    parser.set_defaults(run=_bake, error=parser.error)
 
 
 def _bake(options: argparse.Namespace) -> None:
@@ -161,11 +173,18 @@ def _translate(options: argparse.Namespace) -> None:
     if options.beam < 1:
         options.error(f"--beam {options.beam}: give a number from 1 on")
     translator = load_ticket(options.ticket)
-    with open(0, encoding="utf-8", errors="replace", closefd=False) as lines:
+    out = open(1, "w", encoding="utf-8", newline="\n", closefd=False)  # noqa: SIM115
+    # Not closed: that would wait for the thread that is waiting for the next line.
+    lines = open(  # noqa: SIM115
+        0, encoding="utf-8", errors="replace", newline="\n", closefd=False
+    )
+    try:
         for group in waiting_lines(lines):
             translations = translator.translate(group, beam=options.beam, warn=_say)
-            sys.stdout.write("".join(line + "\n" for line in translations))
-            sys.stdout.flush()
+            out.write("".join(line + "\n" for line in translations))
+            out.flush()
+    except (BrokenPipeError, KeyboardInterrupt) as stop:
+        os._exit(1 if isinstance(stop, BrokenPipeError) else 130)
 
 
 def _add_inspect(commands) -> None:
@@ -226,6 +245,48 @@ def _average(options: argparse.Namespace) -> None:
     print(f"wrote {options.output}: mean of {len(paths)} checkpoints, {size:.1f} MB")
 
 
+def _add_embeddings(commands) -> None:
+    parser = commands.add_parser(
+        "embeddings",
+        help="write the embeddings of a checkpoint as a text file",
+        description="Write each symbol with its vector, in the text form that stock"
+        " fairseq reads.",
+    )
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT")
+    parser.add_argument("--side", choices=SIDES, required=True)
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE")
+    parser.add_argument(
+        "--embed-dict",
+        type=Path,
+        metavar="FILE",
+        help="the dictionary of that side (default: found beside the checkpoint)",
+    )
+    parser.add_argument(
+        "--trust-checkpoint",
+        action="store_true",
+        help="read also a checkpoint that may run code",
+    )
+    _add_force(parser)
+    parser.set_defaults(run=_embeddings)
+
+
+def _embeddings(options: argparse.Namespace) -> None:
+    _refuse_existing(options)
+    vectors = read_vectors(
+        options.checkpoint,
+        options.side,
+        dictionary=options.embed_dict,
+        trust=options.trust_checkpoint,
+    )
+    if vectors.symbols is None:
+        raise LotteryError(
+            f"found no dictionary beside {options.checkpoint}; give it as --embed-dict"
+        )
+    write_text(options.output, vectors)
+    rows, dimension = vectors.matrix.shape
+    print(f"wrote {options.output}: {rows} vectors of dimension {dimension}")
+
+
 def _add_user_dir(commands) -> None:
     parser = commands.add_parser(
         "user-dir", help="print the path to give fairseq as --user-dir"
@@ -261,6 +322,8 @@ def _refuse_existing(options: argparse.Namespace) -> None:
 def _any_ticket(options: argparse.Namespace) -> Ticket:
     if _is_checkpoint(options.source):
         return _ticket_of_checkpoint(options.source, options)
+    if options.data:
+        options.error("--data is for checkpoints: a ticket has its dictionaries inside")
     return read_ticket(options.source)
 
 
@@ -268,14 +331,24 @@ def _ticket_of_checkpoint(
     path: Path, options: argparse.Namespace, bpe: Optional[Bpe] = None
 ) -> Ticket:
     state = load_checkpoint(path)
-    folders = [options.data] if options.data else [path.parent]
     try:
         check_masked(state)
         return ticket_from_checkpoint(
-            state, dictionaries=find_dictionaries(state, folders), bpe=bpe
+            state,
+            dictionaries=find_dictionaries(
+                state, beside=path.parent, given=options.data
+            ),
+            bpe=bpe,
+            embeddings=_DTYPES[getattr(options, "embeddings", "fp32")],
         )
     except LotteryError as error:
         raise LotteryError(f"{path}: {error}") from None
+
+
+def _has_values(ticket: Ticket) -> bool:
+    return any("embed_tokens" in name for name in ticket.dense) or any(
+        frozen.values is not None for frozen in ticket.frozen.values()
+    )
 
 
 def _arch(state: Checkpoint) -> str:
@@ -301,7 +374,12 @@ def _read_bpe(options: argparse.Namespace) -> Optional[Bpe]:
             f"cannot read --bpe {options.bpe}: {error.strerror}"
         ) from None
     guess = "sentencepiece" if options.bpe.suffix == ".model" else "fastbpe"
-    return Bpe(options.bpe_kind or guess, content)
+    bpe = Bpe(options.bpe_kind or guess, content)
+    try:
+        build_bpe(bpe)
+    except LotteryError as error:
+        raise LotteryError(f"--bpe {options.bpe}: {error}") from None
+    return bpe
 
 
 def _say(line: str) -> None:

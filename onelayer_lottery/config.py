@@ -11,7 +11,9 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from onelayer_lottery.frozen import FANS, INITS, STREAM_VERSION
 
 SHARES = ("layers", "none")
-TRAINABLE = ("norm", "bias", "positions")
+TRAINABLE = ("norm", "bias", "positions", "embed")
+EMBEDS = ("masked", "dense")
+EMBED_SIDES = ("own", "encoder", "decoder")
 
 # What decides the frozen weights and the masks: a checkpoint fits only a model that
 # agrees in all of it.
@@ -60,20 +62,52 @@ class MaskConfig(FairseqDataclass):
         + ", or none",
     )
 
+    mask_embed: ChoiceEnum(EMBEDS) = _flag(
+        "masked",
+        "imported embeddings are masked like all else (the paper's setting), or dense:"
+        " used whole",
+    )
+    embed_path_side: ChoiceEnum(EMBED_SIDES) = _flag(
+        "own",
+        "which embeddings of a checkpoint --encoder-embed-path and --decoder-embed-path"
+        " take: those of their own side, or of this one",
+    )
+    embed_dict: str = _flag(
+        "",
+        "dictionary of the imported embeddings, if it is not beside their checkpoint;"
+        " two, for encoder and decoder, are separated by a comma",
+    )
+    embed_missing: float = _flag(
+        0.05, "largest fraction of the task's symbols that imported embeddings may lack"
+    )
+    trust_checkpoint: bool = _flag(
+        False, "import embeddings also from a checkpoint that may run code when read"
+    )
+
     @property
     def trained(self) -> FrozenSet[str]:
         """The kinds of parameters that are trained densely."""
-        return frozenset(filter(None, self.mask_train.split(","))) - {"none"}
+        return frozenset(_names(self.mask_train)) - {"none"}
 
     def identity(self) -> Dict[str, str]:
         """What a checkpoint must agree in, by flag."""
-        values = {f"--mask-{name}": getattr(self, f"mask_{name}") for name in _IDENTITY}
-        return {**{k: str(v) for k, v in values.items()}, "stream": str(STREAM_VERSION)}
+        # A YAML file may have 1 where the command line has 1.0.
+        exact = {"keep": float, "gain": float, "seed": int}
+        values = {
+            f"--mask-{name}": str(exact.get(name, str)(getattr(self, f"mask_{name}")))
+            for name in _IDENTITY
+        }
+        return {**values, "stream": str(STREAM_VERSION)}
 
     def signature(self) -> str:
         """One line that names everything that decides the model's frozen part."""
         parts = [f"{name}:{getattr(self, f'mask_{name}')}" for name in _IDENTITY]
         return "|".join([*parts, f"train:{self.mask_train}"])
+
+
+def _names(value: Any) -> List[str]:
+    """A list as the command line has it, or a YAML file."""
+    return value.split(",") if isinstance(value, str) else list(value)
 
 
 def add_mask_args(parser) -> None:
@@ -88,7 +122,7 @@ def add_mask_args(parser) -> None:
 def fill_mask_defaults(args: Any, **defaults: Any) -> None:
     """Set every mask flag that the user did not give."""
     for flag in fields(MaskConfig):
-        if flag.name.startswith("mask_"):
+        if not flag.name.startswith("_"):
             default = defaults.get(flag.name, flag.default)
             setattr(args, flag.name, getattr(args, flag.name, default))
 
@@ -117,22 +151,65 @@ def problems(config: MaskConfig, args: Any) -> List[str]:
             "--mask-train positions has nothing to train: sinusoidal positions have no"
             " parameters; add --encoder-learned-pos or --decoder-learned-pos"
         )
-    return found
+    return [*found, *_embedding_problems(config, args)]
+
+
+def _embedding_problems(config: MaskConfig, args: Any):
+    paths = {
+        getattr(args, f"{side}_embed_path", None) for side in ("encoder", "decoder")
+    } - {None, ""}
+    given = [
+        flag
+        for flag, used in (
+            ("--mask-embed dense", config.mask_embed == "dense"),
+            ("--embed-path-side", config.embed_path_side != "own"),
+            ("--embed-dict", config.embed_dict),
+            ("--trust-checkpoint", config.trust_checkpoint),
+        )
+        if used
+    ]
+    if given and not paths:
+        yield (
+            f"{', '.join(given)}: no embeddings are imported; give --encoder-embed-path"
+            " or --decoder-embed-path"
+        )
+    if config.mask_embed == "dense" and "embed" in config.trained:
+        yield (
+            "--mask-embed dense fixes the embeddings that --mask-train embed trains:"
+            " give one of them"
+        )
+    if getattr(args, "share_all_embeddings", False) and len(paths) > 1:
+        yield (
+            "--share-all-embeddings has one matrix for both sides: give one of"
+            " --encoder-embed-path and --decoder-embed-path"
+        )
 
 
 def _value_problems(config: MaskConfig):
     if not 0 < config.mask_keep <= 1:
         why = ": no weight would be kept" if config.mask_keep == 0 else ""
         yield f"--mask-keep is {config.mask_keep}{why}; give a fraction in (0, 1]"
-    if config.mask_seed < 0:
-        yield f"--mask-seed is {config.mask_seed}; give a whole number from 0 on"
+    if not 0 <= config.mask_seed < 1 << 63:
+        yield (
+            f"--mask-seed is {config.mask_seed}; give a whole number from 0 on, below"
+            " 2^63"
+        )
     if not 0 < config.mask_gain < math.inf:
         yield f"--mask-gain is {config.mask_gain}; give a number above 0"
-    for name, choices in (("init", INITS), ("fan", FANS), ("share", SHARES)):
-        value = str(getattr(config, f"mask_{name}"))
+    if not 0 <= config.embed_missing <= 1:
+        yield f"--embed-missing is {config.embed_missing}; give a fraction in [0, 1]"
+    for name, choices in (
+        ("mask_init", INITS),
+        ("mask_fan", FANS),
+        ("mask_share", SHARES),
+        ("mask_embed", EMBEDS),
+        ("embed_path_side", EMBED_SIDES),
+    ):
+        value = str(getattr(config, name))
         if value not in choices:
-            yield f"--mask-{name} is {value}; give one of {', '.join(choices)}"
-    names = config.mask_train.split(",")
+            flag = "--" + name.replace("_", "-")
+            yield f"{flag} is {value}; give one of {', '.join(choices)}"
+    names = _names(config.mask_train)
     for name in names:
         if name not in (*TRAINABLE, "none"):
             yield (

@@ -13,7 +13,9 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 import torch
 from fairseq.data import Dictionary
 from fairseq.data.data_utils import infer_language_pair
+from fairseq.dataclass.configs import DatasetConfig, GenerationConfig
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from onelayer_lottery.checkpoint import Checkpoint
@@ -23,6 +25,7 @@ from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.frozen import STREAM_VERSION, digest, frozen_weight
 from onelayer_lottery.mask import top_k_mask
 from onelayer_lottery.models.planted import IDENTITY_KEY, encode_identity
+from onelayer_lottery.modules import IMPORTED
 from onelayer_lottery.planting import gain_of, kind_of, role_of, set_first_value
 from onelayer_lottery.ticket import (
     Bpe,
@@ -33,6 +36,8 @@ from onelayer_lottery.ticket import (
 )
 
 _SCORES = ".masked.scores"
+_FROZEN = f".masked.frozen.{IMPORTED}"
+_PATHS = ("encoder_embed_path", "decoder_embed_path")
 _TASK_FLAGS = (
     "source_lang",
     "target_lang",
@@ -48,10 +53,12 @@ def ticket_from_checkpoint(
     *,
     dictionaries: Optional[Dictionaries] = None,
     bpe: Optional[Bpe] = None,
+    embeddings: torch.dtype = torch.float32,
 ) -> Ticket:
     """Take from a checkpoint of a masked model what makes a ticket: seed and bits.
 
-    Without dictionaries it can be looked at, but not turned into a model.
+    Without dictionaries it can be looked at, but not turned into a model. The values of
+    imported embeddings that are kept are stored as ``embeddings``.
     """
     check_masked(state)
     arguments = _arguments(state, "model")
@@ -76,26 +83,33 @@ def ticket_from_checkpoint(
         )
         texts = {"source": dictionaries.source, "target": dictionaries.target}
         ticket.dictionaries.update(texts)
+        _check_sizes(dictionaries, state["model"])
     padding = Dictionary().pad()
-    scores_of: Dict[str, Tensor] = {}
     for tensor_name, tensor in state["model"].items():
         name = tensor_name[: -len(_SCORES)]
         if not tensor_name.endswith(_SCORES):
-            if _is_trained(tensor_name):
-                ticket.dense[tensor_name] = tensor.float().numpy()
+            layer = tensor_name.rpartition(".")[0]
+            if _is_trained(tensor_name) and not _tied_to(layer, arguments):
+                width = embeddings if "embed_tokens" in tensor_name else torch.float32
+                ticket.dense[tensor_name] = tensor.to(width).numpy()
             continue
-        tied = next((n for n, s in scores_of.items() if _same(s, tensor)), None)
+        tied = _tied_to(name, arguments)
         if tied:
             ticket.tied[name] = tied
             continue
-        scores_of[name] = tensor
         role = role_of(name, str(config.mask_share))
-        if role not in ticket.frozen:
+        mask = top_k_mask(tensor, config.mask_keep)
+        imported = state["model"].get(f"{name}{_FROZEN}")
+        if imported is not None:
+            values = imported.float()[mask].to(embeddings).numpy()
+            ticket.frozen[role] = FrozenTensor(
+                tuple(tensor.shape), 1.0, None, digest(imported.float()), values
+            )
+        elif role not in ticket.frozen:
             ticket.frozen[role] = _frozen_tensor(
                 name, tuple(tensor.shape), role=role, config=config, padding=padding
             )
-        mask = top_k_mask(tensor, config.mask_keep).numpy()
-        ticket.masks[name] = MaskedTensor(role, mask)
+        ticket.masks[name] = MaskedTensor(role, mask.numpy())
     return ticket
 
 
@@ -108,6 +122,22 @@ def check_masked(state: Checkpoint) -> None:
         )
 
 
+def _check_sizes(dictionaries: Dictionaries, tensors: Dict[str, Tensor]) -> None:
+    for side, language, text in (
+        ("encoder", dictionaries.source_lang, dictionaries.source),
+        ("decoder", dictionaries.target_lang, dictionaries.target),
+    ):
+        for key in (_SCORES, ".weight"):
+            matrix = tensors.get(f"{side}.embed_tokens{key}")
+            symbols = len(_dictionary(text))
+            if matrix is not None and len(matrix) != symbols:
+                raise LotteryError(
+                    f"the dictionary of {language} has {symbols} symbols, the {side}"
+                    f" {len(matrix)} embeddings; give the folder of the dictionaries"
+                    " that it was trained with as --data DIR"
+                )
+
+
 def checkpoint_from_ticket(ticket: Ticket) -> Checkpoint:
     """Turn a ticket into a checkpoint for ``--user-dir onelayer_lottery``.
 
@@ -118,14 +148,19 @@ def checkpoint_from_ticket(ticket: Ticket) -> Checkpoint:
     tensors = dict(model.named_buffers())
     config = MaskConfig.from_namespace(Namespace(**ticket.config["model"]))
     tensors[IDENTITY_KEY] = encode_identity(config)
-    for name, array in ticket.dense.items():
-        tensors[name] = torch.from_numpy(array)
+    for name, other in _first_names(model).items():
+        if other in ticket.dense:
+            tensors[name] = torch.from_numpy(ticket.dense[other])
     for name, masked in ticket.masks.items():
+        if ticket.frozen[masked.role].values is not None:
+            tensors[name + _FROZEN] = _imported(ticket, masked.role)
         bound = 1 / math.sqrt(masked.mask.shape[1])
         scores = torch.from_numpy(masked.mask).half().add_(0.5).mul_(bound / 2)
         tensors[name + _SCORES] = scores
     for name, other in ticket.tied.items():
-        tensors[name + _SCORES] = tensors[other + _SCORES]
+        for part in (_SCORES, _FROZEN):
+            if other + part in tensors:
+                tensors[name + part] = tensors[other + part]
     return _checkpoint(ticket, tensors, arch=ticket.config["arch"])
 
 
@@ -158,13 +193,25 @@ def baked_model(ticket: Ticket) -> Tuple[nn.Module, Any]:
         for name in layers_of[role]:
             mask = torch.from_numpy(ticket.masks[name].mask)
             torch.mul(frozen, mask, out=_weight(model, name, ticket))
-    aside = fast_path_names(model)
+    aside, first = fast_path_names(model), _first_names(model)
+    for name, other in ticket.tied.items():
+        if first.get(f"{name}.weight") != first.get(f"{other}.weight", ""):
+            raise TicketError(f"the ticket ties {name} to {other}, its model does not")
+    unknown = set(ticket.dense) - set(first)
+    if unknown:
+        raise TicketError(f"the ticket has {min(unknown)}, which its model does not")
     for layer, module in model.named_modules():
         for key, parameter in module.named_parameters(recurse=False):
             name = f"{layer}.{key}"
             kind = kind_of(module, key)
-            if name in ticket.dense:
-                parameter.copy_(torch.from_numpy(ticket.dense[name]))
+            if first[name] in ticket.dense:
+                value = torch.from_numpy(ticket.dense[first[name]])
+                if value.shape != parameter.shape:
+                    raise TicketError(
+                        f"the ticket's {name} has the shape {tuple(value.shape)}, its"
+                        f" architecture asks for {tuple(parameter.shape)}"
+                    )
+                parameter.copy_(value)
             elif kind == "mask" and layer not in {**ticket.masks, **ticket.tied}:
                 raise TicketError(f"the ticket has no mask for {layer}")
             elif kind in ("norm", "bias", "positions"):
@@ -184,6 +231,9 @@ def effective_frozen(ticket: Ticket) -> Iterator[Tuple[str, Tensor]]:
             f" draws stream {STREAM_VERSION}; use the version that wrote it"
         )
     for role, frozen in ticket.frozen.items():
+        if frozen.values is not None:
+            yield role, _imported(ticket, role)
+            continue
         weight = frozen_weight(
             ticket.seed,
             role,
@@ -211,16 +261,27 @@ class Dictionaries(NamedTuple):
     target: str
 
 
-def find_dictionaries(state: Checkpoint, folders: List[Path]) -> Dictionaries:
+def _imported(ticket: Ticket, role: str) -> Tensor:
+    """The imported tensor of a role; where the mask keeps nothing it is zero."""
+    frozen = ticket.frozen[role]
+    (mask,) = (m.mask for m in ticket.masks.values() if m.role == role)
+    weight = torch.zeros(frozen.shape)
+    weight[torch.from_numpy(mask)] = torch.from_numpy(frozen.values).float()
+    return weight
+
+
+def find_dictionaries(
+    state: Checkpoint, *, beside: Path, given: Optional[Path] = None
+) -> Dictionaries:
     """Read the dictionaries that a checkpoint was trained with.
 
-    They are looked for in each folder in turn, and where the training data were. The
-    languages are those of the checkpoint, or if it does not say, of the binarised data
-    in the folder.
+    They are looked for in the folder that is given, or else beside the checkpoint and
+    where the training data were. The languages are those of the checkpoint, or if it
+    does not say, of the binarised data in the folder.
     """
     task = _arguments(state, "task")
     data = str(getattr(task, "data", "")).split(":")[0]
-    folders = [*folders, Path(data)] if data else folders
+    folders = [given] if given else [beside, *([Path(data)] if data else [])]
     known = (getattr(task, "source_lang", None), getattr(task, "target_lang", None))
     for folder in filter(Path.is_dir, folders):
         languages = known if all(known) else infer_language_pair(str(folder))
@@ -251,8 +312,14 @@ def _configuration(model: Namespace, task: Namespace) -> Dict[str, Any]:
     flags = {
         name: getattr(model, name)
         for name in vars(parser.parse_args([]))
-        if hasattr(model, name) and not name.endswith("embed_path")
+        if hasattr(model, name)
     }
+    # Imported embeddings are in the ticket: that there was a file matters, not where.
+    for name in _PATHS:
+        if flags.get(name):
+            flags[name] = "imported"
+    flags.update(embed_dict="", trust_checkpoint=False)
+    flags["embeddings_inside"] = getattr(model, "embeddings_inside", False)
     return {
         "arch": arch,
         "model": {name: _plain(value) for name, value in flags.items()},
@@ -275,9 +342,21 @@ def _stock_model(ticket: Ticket) -> Tuple[nn.Module, Any]:
         target_dictionary=_dictionary(ticket.dictionaries["target"]),
     )
     arch = _model_class(ticket).stock_arch
-    arguments = Namespace(arch=arch, **ticket.config["model"])
+    flags = {**ticket.config["model"], **dict.fromkeys(_PATHS)}
+    arguments = Namespace(arch=arch, **flags)
     ARCH_CONFIG_REGISTRY[arch](arguments)
     return ARCH_MODEL_REGISTRY[arch].build_model(arguments, task), task
+
+
+def _first_names(model: nn.Module) -> Dict[str, str]:
+    """Each parameter's name, tied ones included, with the first name of it."""
+    first: Dict[int, str] = {}
+    names = {}
+    for layer, module in model.named_modules(remove_duplicate=False):
+        for key, parameter in module.named_parameters(recurse=False):
+            name = f"{layer}.{key}"
+            names[name] = first.setdefault(id(parameter), name)
+    return names
 
 
 def _model_class(ticket: Ticket):
@@ -309,12 +388,19 @@ def _checkpoint(ticket: Ticket, tensors: Dict[str, Tensor], *, arch: str) -> Che
     """A checkpoint that torch's safety check lets pass without this package."""
     task = {"data": "", **ticket.config["task"]}
     model = {**task, **ticket.config["model"], "arch": arch, "task": "translation"}
+    if arch != ticket.config["arch"]:
+        model.update(dict.fromkeys(_PATHS))  # stock fairseq would read the files
     return {
         "args": None,
         "cfg": {
             "model": _attributes(_name=arch, **model),
             "task": {"_name": "translation", **task},
             "criterion": {"_name": "label_smoothed_cross_entropy"},
+            # What fairseq's Python interface reads of a checkpoint.
+            "generation": _defaults(GenerationConfig),
+            "dataset": {**_defaults(DatasetConfig), "required_batch_size_multiple": 1},
+            "tokenizer": None,
+            "bpe": None,
         },
         "model": tensors,
         "optimizer_history": [
@@ -329,6 +415,15 @@ def _checkpoint(ticket: Ticket, tensors: Dict[str, Tensor], *, arch: str) -> Che
             "epoch": 1,
             "train_iterator": {"epoch": 1, "iterations_in_epoch": 0},
         },
+    }
+
+
+def _defaults(section: type) -> Dict[str, Any]:
+    values = OmegaConf.to_container(OmegaConf.structured(section()), enum_to_str=True)
+    return {
+        name: value
+        for name, value in values.items()
+        if not (isinstance(value, str) and "${" in value)
     }
 
 
@@ -366,13 +461,14 @@ def _is_trained(name: str) -> bool:
     return name.rpartition(".")[2] in ("weight", "bias")
 
 
-def _same(ours: Tensor, theirs: Tensor) -> bool:
-    """Whether two tensors are one; most differ in the first row already."""
-    return (
-        ours.shape == theirs.shape
-        and torch.equal(ours[0], theirs[0])
-        and torch.equal(ours, theirs)
-    )
+def _tied_to(name: str, arguments: Namespace) -> Optional[str]:
+    """The layer whose weight a layer uses under another name, by fairseq's flags."""
+    if getattr(arguments, "share_all_embeddings", False):
+        followers = ("decoder.embed_tokens", "decoder.output_projection")
+        return "encoder.embed_tokens" if name in followers else None
+    if getattr(arguments, "share_decoder_input_output_embed", False):
+        return "decoder.embed_tokens" if name == "decoder.output_projection" else None
+    return None
 
 
 def _dictionary(text: str) -> Dictionary:

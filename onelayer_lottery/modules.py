@@ -12,28 +12,38 @@ from torch import Tensor, nn
 from onelayer_lottery.frozen import frozen_weight, uniform
 from onelayer_lottery.mask import straight_through, top_k_mask
 
+IMPORTED = "imported_version"  # name of an imported tensor in a state dict
+
 
 class Frozen(nn.Module):
-    """A random tensor that is never trained, held once and shared by many layers.
+    """A tensor that is never trained, held once and shared by many layers.
 
     It is a buffer of a shared module: layers that hold the same ``Frozen`` go on
-    sharing it through half(), to(), deepcopy and pickling. It is not in the state dict,
-    because its seed is enough to draw it again: a checkpoint does not hold it, and
-    averaging cannot change it.
+    sharing it through half(), to(), deepcopy and pickling. A random one is not in the
+    state dict, because its seed is enough to draw it again: a checkpoint does not hold
+    it, and averaging cannot change it. An imported one is, for the file that it came
+    from may be gone.
     """
 
-    def __init__(self, weight: Tensor):
+    def __init__(self, weight: Tensor, *, imported: bool = False):
         super().__init__()
-        self.register_buffer("weight", weight, persistent=False)
+        # fairseq's moving average leaves alone what has "version" in its name.
+        self._name = IMPORTED if imported else "drawn"
+        self.register_buffer(self._name, weight, persistent=imported)
+
+    @property
+    def weight(self) -> Tensor:
+        return getattr(self, self._name)
 
 
 class MaskedWeight(nn.Module):
     """W = frozen * M, M = top-k(|S|): a weight of which only the scores S are learned.
 
-    The product is computed once and kept until the scores change: the trainer's
-    ``set_num_updates``, loading, conversion and any in-place change that torch can see
-    drop it. Code that writes through ``scores.data`` outside fairseq's trainer must
-    call ``set_num_updates`` itself.
+    The product is computed once and kept until the scores change: another number of
+    updates from the trainer, a change between training and evaluation, conversion, and
+    any change of the scores that torch can see drop it. Code that writes through
+    ``scores.data`` outside fairseq's trainer must call ``set_num_updates`` with a new
+    number itself.
     """
 
     def __init__(self, frozen: Frozen, scores: Tensor, *, keep: float):
@@ -42,7 +52,8 @@ class MaskedWeight(nn.Module):
         self.scores = nn.Parameter(scores)
         self.keep = keep
         self._product: Optional[Tensor] = None
-        self._product_version = -1
+        self._product_of: Tuple[int, int] = (0, 0)
+        self._num_updates = -1
 
     def forward(self) -> Tensor:
         product = self._current_product()
@@ -55,18 +66,22 @@ class MaskedWeight(nn.Module):
         return top_k_mask(self.scores, self.keep)
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Forget the product: fairseq's trainer calls this after every update.
+        """Forget the product after an update; fairseq tells its number at every batch.
 
         fairseq's optimizers write through ``.data``, which torch does not count as a
         change of the tensor.
         """
-        self._product = None
+        if num_updates != self._num_updates:
+            self._product = None
+        self._num_updates = num_updates
 
     def _current_product(self) -> Tensor:
-        if self._product is None or self._product_version != self.scores._version:
-            with torch.no_grad():
+        state = (id(self.scores), self.scores._version)
+        if self._product is None or self._product_of != state:
+            # Not an inference tensor: a later pass may need its gradient.
+            with torch.inference_mode(False), torch.no_grad():
                 self._product = self.frozen.weight * self.mask()
-            self._product_version = self.scores._version
+            self._product_of = state
         return self._product
 
     def train(self, mode: bool = True) -> MaskedWeight:

@@ -9,15 +9,18 @@ Nothing here assumes an encoder and a decoder.
 from __future__ import annotations
 
 import logging
+import math
 import re
-from typing import Dict, Iterator, Tuple
+from typing import Dict, Iterator, Optional, Tuple
 
 from fairseq.modules import LearnedPositionalEmbedding
 from torch import Tensor, nn
 
 from onelayer_lottery.compat import remove_fast_path
 from onelayer_lottery.config import MaskConfig
+from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.frozen import frozen_weight, normal
+from onelayer_lottery.mask import kept_count
 from onelayer_lottery.modules import (
     Frozen,
     MaskedEmbedding,
@@ -31,11 +34,22 @@ logger = logging.getLogger(__name__)
 _LAYER = re.compile(r"\blayers\.\d+\b")  # the place of a layer in its stack
 
 
-def plant(model: nn.Module, config: MaskConfig) -> None:
-    """Make a stock model masked, in place; call it last, when all else is built."""
+def plant(
+    model: nn.Module,
+    config: MaskConfig,
+    *,
+    imports: Optional[Dict[str, Tensor]] = None,
+) -> None:
+    """Make a stock model masked, in place; call it last, when all else is built.
+
+    ``imports`` has matrices (symbols, dimension) to be used in place of random ones, by
+    the name of their embedding.
+    """
     remove_fast_path(model)
+    planter = _Planter(config, imports or {})
+    planter.settle_embeddings(model)
     _settle_dense_parameters(model, config)
-    _Planter(config).plant(model)
+    planter.plant(model)
     logger.info("planted %s | %s", describe(model), config.signature())
 
 
@@ -117,6 +131,30 @@ def gain_of(name: str, config: MaskConfig) -> float:
     return config.mask_gain if _LAYER.search(name) else 1.0
 
 
+def import_scale(config: MaskConfig) -> float:
+    """The factor on imported embeddings under a mask, as on random ones."""
+    return math.sqrt(1 / config.mask_keep) if config.mask_fan == "kept" else 1.0
+
+
+def random_weight(
+    name: str, layer: nn.Module, config: MaskConfig, *, keep: float
+) -> Tensor:
+    """Draw the random weight in the place of a stock layer's."""
+    weight = frozen_weight(
+        config.mask_seed,
+        role_of(name, config.mask_share),
+        shape=tuple(layer.weight.shape),
+        init=config.mask_init,
+        keep=keep,
+        fan=config.mask_fan,
+        gain=gain_of(name, config),
+    )
+    padding = getattr(layer, "padding_idx", None)
+    if padding is not None:
+        weight[padding] = 0
+    return weight
+
+
 def _settle_dense_parameters(model: nn.Module, config: MaskConfig) -> None:
     """Give norms, biases and positions their first value; fix those not trained.
 
@@ -126,7 +164,7 @@ def _settle_dense_parameters(model: nn.Module, config: MaskConfig) -> None:
     for name, module in model.named_modules():
         for key, parameter in list(module.named_parameters(recurse=False)):
             kind = kind_of(module, key)
-            if kind == "mask":
+            if kind == "mask" or getattr(module, "unmasked", False):
                 continue
             if kind is None:
                 raise TypeError(
@@ -148,14 +186,37 @@ def _settle_dense_parameters(model: nn.Module, config: MaskConfig) -> None:
 class _Planter:
     """Replaces layers, and keeps shared what was shared or is of one role."""
 
-    def __init__(self, config: MaskConfig):
+    def __init__(self, config: MaskConfig, imports: Dict[str, Tensor]):
         self.config = config
+        self.imports = imports
         self.frozen: Dict[str, Frozen] = {}  # by role
         self.masked: Dict[nn.Parameter, MaskedWeight] = {}  # by stock weight
         self.layers: Dict[nn.Module, nn.Module] = {}  # by stock layer
 
+    def settle_embeddings(self, model: nn.Module) -> None:
+        """Leave unmasked what is trained, or imported to be used whole."""
+        train = "embed" in self.config.trained
+        whole = self.config.mask_embed == "dense"
+        unmasked: Dict[nn.Parameter, nn.Parameter] = {}  # by stock weight
+        for name, layer in list(model.named_modules(remove_duplicate=False)):
+            stock = layer._parameters.get("weight")
+            if stock is None or kind_of(layer, "weight") != "mask":
+                continue
+            if isinstance(layer, nn.Embedding) and (
+                train or (whole and name in self.imports)
+            ):
+                matrix = self.imports.get(name)
+                if matrix is None:
+                    matrix = random_weight(name, layer, self.config, keep=1.0)
+                unmasked.setdefault(stock, nn.Parameter(matrix, requires_grad=train))
+            if stock in unmasked:
+                layer.weight = unmasked[stock]
+                layer.unmasked = True
+
     def plant(self, model: nn.Module) -> None:
         for name, layer in list(model.named_modules(remove_duplicate=False)):
+            if getattr(layer, "unmasked", False):
+                continue
             if "weight" in layer._parameters and kind_of(layer, "weight") == "mask":
                 parent, _, child = name.rpartition(".")
                 setattr(model.get_submodule(parent), child, self._layer(name, layer))
@@ -174,6 +235,11 @@ class _Planter:
         """The masked weight in place of a stock one; tied weights stay tied."""
         stock = layer.weight
         if stock not in self.masked:
+            if not kept_count(stock.numel(), self.config.mask_keep):
+                raise LotteryError(
+                    f"--mask-keep {self.config.mask_keep} keeps none of the"
+                    f" {stock.numel()} weights of {name}; give a larger fraction"
+                )
             scores = draw_scores(self.config.mask_seed, name, tuple(stock.shape))
             self.masked[stock] = MaskedWeight(
                 self._frozen(name, layer), scores, keep=self.config.mask_keep
@@ -183,17 +249,12 @@ class _Planter:
     def _frozen(self, name: str, layer: nn.Module) -> Frozen:
         role = role_of(name, self.config.mask_share)
         if role not in self.frozen:
-            weight = frozen_weight(
-                self.config.mask_seed,
-                role,
-                shape=tuple(layer.weight.shape),
-                init=self.config.mask_init,
-                keep=self.config.mask_keep,
-                fan=self.config.mask_fan,
-                gain=gain_of(name, self.config),
-            )
-            padding = getattr(layer, "padding_idx", None)
-            if padding is not None:
-                weight[padding] = 0
-            self.frozen[role] = Frozen(weight)
+            if name in self.imports:
+                matrix = self.imports[name] * import_scale(self.config)
+                self.frozen[role] = Frozen(matrix, imported=True)
+            else:
+                weight = random_weight(
+                    name, layer, self.config, keep=self.config.mask_keep
+                )
+                self.frozen[role] = Frozen(weight)
         return self.frozen[role]

@@ -9,16 +9,18 @@ import tempfile
 from argparse import Namespace
 from queue import Empty, Queue
 from threading import Thread
-from typing import Callable, Iterable, Iterator, List, Optional
+from typing import Any, Callable, Iterable, Iterator, List, Optional
 
 import torch
+from fairseq.data import encoders
 from fairseq.dataclass.configs import DatasetConfig, GenerationConfig
 from fairseq.hub_utils import GeneratorHubInterface
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import OmegaConf
 
 from onelayer_lottery.convert import baked_model
-from onelayer_lottery.ticket import Ticket, read_ticket
+from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.ticket import Bpe, Ticket, read_ticket
 
 _LARGEST_BATCH = 64  # lines that are translated together, if so many are waiting
 _END = object()
@@ -44,14 +46,14 @@ class Translator:
             dictionaries.source_dictionary,
             dictionaries.target_dictionary,
         )
-        with tempfile.TemporaryDirectory() as folder:
-            settings = Namespace(
-                generation=OmegaConf.structured(GenerationConfig()),
-                dataset=OmegaConf.structured(DatasetConfig(max_tokens=6000)),
-                tokenizer=None,
-                bpe=_bpe_settings(ticket, folder),
-            )
-            self._fairseq = GeneratorHubInterface(settings, task, [model])
+        settings = Namespace(
+            generation=OmegaConf.structured(GenerationConfig()),
+            dataset=OmegaConf.structured(DatasetConfig(max_tokens=6000)),
+            tokenizer=None,
+            bpe=None,
+        )
+        self._fairseq = GeneratorHubInterface(settings, task, [model])
+        self._fairseq.bpe = build_bpe(ticket.bpe)
         self.model = model
 
     def translate(
@@ -89,9 +91,11 @@ def waiting_lines(lines: Iterable[str]) -> Iterator[List[str]]:
     queue: Queue = Queue(maxsize=4 * _LARGEST_BATCH)
 
     def fill() -> None:
-        for line in lines:
-            queue.put(line.rstrip("\n"))
-        queue.put(_END)
+        try:
+            for line in lines:
+                queue.put(line.rstrip("\r\n"))
+        finally:
+            queue.put(_END)
 
     Thread(target=fill, daemon=True).start()
     group: List[str] = []
@@ -118,12 +122,24 @@ def _return_memory() -> None:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
-def _bpe_settings(ticket: Ticket, folder: str) -> Optional[Namespace]:
-    """fairseq's subword models are read from files, once, when they are built."""
-    if ticket.bpe is None:
+def build_bpe(bpe: Optional[Bpe]) -> Any:
+    """Build fairseq's encoder of a subword model, which reads it from a file."""
+    if bpe is None:
         return None
-    path = os.path.join(folder, "bpe")
-    with open(path, "wb") as file:
-        file.write(ticket.bpe.content)
-    flag = "sentencepiece_model" if ticket.bpe.kind == "sentencepiece" else "bpe_codes"
-    return Namespace(bpe=ticket.bpe.kind, **{flag: path})
+    flag = "sentencepiece_model" if bpe.kind == "sentencepiece" else "bpe_codes"
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "bpe")
+        with open(path, "wb") as file:
+            file.write(bpe.content)
+        try:
+            return encoders.build_bpe(Namespace(bpe=bpe.kind, **{flag: path}))
+        except ImportError as error:
+            raise LotteryError(
+                f"the subword model is of {bpe.kind}, whose library is not installed"
+                f" ({str(error).strip()})"
+            ) from None
+        except Exception as error:  # each library has errors of its own
+            reason = str(error).strip().replace(path, "it").split("\n")[0]
+            raise LotteryError(
+                f"the subword model cannot be read as {bpe.kind}: {reason}"
+            ) from None

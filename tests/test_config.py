@@ -38,7 +38,7 @@ BAD = {
     "train": (
         {"mask_train": "norms"},
         "--mask-train has 'norms'; give none, or a comma-separated list of norm, bias,"
-        " positions",
+        " positions, embed",
     ),
     "train and none": (
         {"mask_train": "none,norm"},
@@ -122,6 +122,22 @@ def test_an_architecture_fills_in_what_was_not_given(make):
     assert (args.mask_keep, args.mask_share, args.mask_seed) == (0.3, "none", 1)
     assert (args.encoder_embed_dim, args.decoder_layers) == (512, 6)
     assert args.share_decoder_input_output_embed is True
+
+
+def test_numbers_of_a_yaml_file_mean_those_of_the_command_line():
+    yaml, command_line = MaskConfig(mask_keep=1), MaskConfig(mask_keep=1.0)
+    assert yaml.identity() == command_line.identity()
+    listed = MaskConfig(mask_train=["norm", "bias"])
+    assert listed.trained == {"norm", "bias"}
+    assert problems(listed, Namespace()) == []
+
+
+def test_a_tensor_of_which_nothing_would_be_kept_is_named():
+    with pytest.raises(SystemExit) as stop:
+        build_tiny(mask_keep=1e-4)
+    assert "--mask-keep 0.0001 keeps none of the 640 weights of encoder.embed" in str(
+        stop.value
+    )
 
 
 def test_the_signature_names_what_makes_the_model():

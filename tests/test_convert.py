@@ -149,7 +149,27 @@ def test_half_precision_bakes_to_half_the_size():
     assert torch.equal(single[name].half(), half[name])
 
 
-def test_scores_that_were_copied_apart_are_found_to_be_tied():
+def test_a_ticket_of_a_restored_model_is_the_same_ticket(case):
+    _, ticket, _, _ = case
+    restored = checkpoint_from_ticket(ticket)
+    texts = (ticket.dictionaries["source"], ticket.dictionaries["target"])
+    again = ticket_from_checkpoint(
+        restored, dictionaries=Dictionaries("de", "en", *texts)
+    )
+    assert again.tied == ticket.tied
+    for name, masked in ticket.masks.items():
+        assert (again.masks[name].mask == masked.mask).all(), name
+
+
+def test_dictionaries_that_do_not_fit_are_refused():
+    state = checkpoint_of(trained_model(translation_task(40, 30)))
+    with pytest.raises(LotteryError, match="dictionary of en has 31 symbols, the"):
+        ticket_from_checkpoint(
+            state, dictionaries=dictionaries_of(translation_task(40, 31))
+        )
+
+
+def test_scores_that_were_copied_apart_are_tied():
     state = checkpoint_of(trained_model(translation_task()))
     key = "decoder.output_projection.masked.scores"
     state["model"][key] = state["model"][key].clone()  # as saved from a GPU
@@ -167,23 +187,24 @@ def test_dictionaries_are_looked_for_in_order(tmp_path):
     state = checkpoint_of(trained_model(translation_task()))
     state["cfg"]["task"].data = str(tmp_path / "data-bin")
     with pytest.raises(LotteryError, match=r"found no dict\.de\.txt and dict\.en\.txt"):
-        find_dictionaries(state, [tmp_path])
+        find_dictionaries(state, beside=tmp_path)
     (tmp_path / "data-bin").mkdir()
     for language in ("de", "en"):
         (tmp_path / "data-bin" / f"dict.{language}.txt").write_text(f"{language} 1\n")
-    found = find_dictionaries(state, [tmp_path])
+    found = find_dictionaries(state, beside=tmp_path)
     assert found == Dictionaries("de", "en", "de 1\n", "en 1\n")
 
 
 def test_languages_that_the_checkpoint_does_not_name_are_those_of_the_data(tmp_path):
-    state = checkpoint_of(trained_model(translation_task()))
+    task = translation_task()
+    state = checkpoint_of(trained_model(task))
     state["cfg"]["task"].source_lang = state["cfg"]["task"].target_lang = None
     with pytest.raises(LotteryError, match=r"found no dict\.LANGUAGE\.txt"):
-        find_dictionaries(state, [tmp_path])
+        find_dictionaries(state, beside=tmp_path)
     (tmp_path / "train.en-fr.en.idx").write_bytes(b"")
-    for language in ("en", "fr"):
-        (tmp_path / f"dict.{language}.txt").write_text("a 1\n")
-    found = find_dictionaries(state, [tmp_path])
+    (tmp_path / "dict.en.txt").write_text(text_of(task.source_dictionary))
+    (tmp_path / "dict.fr.txt").write_text(text_of(task.target_dictionary))
+    found = find_dictionaries(state, beside=tmp_path)
     assert (found.source_lang, found.target_lang) == ("en", "fr")
     ticket = ticket_from_checkpoint(state, dictionaries=found)
     assert ticket.config["task"]["target_lang"] == "fr"
@@ -215,6 +236,14 @@ def damaged(ticket, change):
             lambda t: t.config["model"].update(encoder_ffn_embed_dim=8),
             "mask of encoder.layers.0.fc1 has the shape (32, 16), its architecture and"
             " dictionaries ask for (8, 16)",
+        ),
+        (
+            lambda t: t.tied.update({"encoder.layers.0.fc1": "encoder.layers.1.fc1"}),
+            "the ticket ties encoder.layers.0.fc1 to encoder.layers.1.fc1, its model",
+        ),
+        (
+            lambda t: t.dense.update({"encoder.odd.weight": t.masks}),
+            "the ticket has encoder.odd.weight, which its model does not",
         ),
         (
             lambda t: t.config.update(arch="transformer"),

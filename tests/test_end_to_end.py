@@ -269,6 +269,37 @@ def test_two_processes_train_one_model(fairseq):
     assert len(done.lines("H")) == SPLITS["test"]
 
 
+@pytest.mark.parametrize("embed", ["masked", "dense"])
+def test_embeddings_are_imported_and_their_file_is_not_needed_again(fairseq, embed):
+    width = ["--encoder-embed-dim", 32, "--decoder-embed-dim", 32]
+    source = fairseq.folder / f"source-{embed}" / "checkpoint_last.pt"
+    flags = ["--arch", "transformer_iwslt_de_en", "--max-update", 2, *width]
+    flags += ["--source-lang", "de", "--target-lang", "en"]
+    fairseq.train("data-bin", source.parent, *flags, user_dir=False)
+    save = f"imported-{embed}"
+    flags = ["--encoder-embed-path", source, "--decoder-embed-path", source]
+    flags += ["--mask-embed", embed]
+    log = fairseq.train("data-bin", save, "--max-update", 2, *flags).log
+    assert "symbols, 0 missing" in log
+    source.unlink()
+    resumed = fairseq.train("data-bin", save, "--max-update", 4, *flags)
+    assert f"Loaded checkpoint {save}/checkpoint_last.pt" in resumed.log
+    done = fairseq.generate("data-bin", f"{save}/checkpoint_last.pt")
+    assert len(done.lines("H")) == SPLITS["test"]
+    ticket, baked = fairseq.folder / f"{embed}.ticket", fairseq.folder / f"{embed}.pt"
+    path = str(fairseq.folder / save / "checkpoint_last.pt")
+    data = ["--data", str(fairseq.folder / "data-bin")]
+    assert main(["ticket", path, str(ticket), *data]) == 0
+    assert main(["bake", str(ticket), str(baked)]) == 0
+    stock = fairseq.generate("data-bin", baked, user_dir=False)
+    tokens = [[line.split("\t")[2] for line in d.lines("H")] for d in (done, stock)]
+    assert tokens[0] == tokens[1]
+    fresh = fairseq.train("data-bin", f"{save}-fresh", *flags, status=None)
+    assert fresh.status != 0
+    assert f"--encoder-embed-path: {source} does not exist" in fresh.log
+    assert "Traceback" not in fresh.log
+
+
 def drops_data() -> bool:
     from onelayer_lottery.compat import _drops_partial_batches
 

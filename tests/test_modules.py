@@ -65,8 +65,9 @@ def test_only_the_scores_learn_and_are_stored():
 
 def test_the_mask_is_computed_once_for_many_passes(count_masks):
     layer = linear()
-    for _ in range(3):
-        layer(torch.randn(2, 8)).sum().backward()  # as under --update-freq
+    for _ in range(3):  # as under --update-freq
+        layer.masked.set_num_updates(7)
+        layer(torch.randn(2, 8)).sum().backward()
     layer.eval()
     with torch.no_grad():
         for _ in range(10):
@@ -94,6 +95,22 @@ def test_the_weight_follows_the_scores_however_they_change(change):
     change(layer, new)
     expected = layer.masked.frozen.weight * top_k_mask(new, 0.5)
     assert torch.equal(layer.weight.detach(), expected)
+
+
+def test_the_weight_follows_scores_that_are_replaced():
+    layer = linear()
+    layer(torch.randn(2, 8))
+    layer.masked.scores = nn.Parameter(draw_scores(5, "other", (6, 8)))
+    expected = layer.masked.frozen.weight * top_k_mask(layer.masked.scores, 0.5)
+    assert torch.equal(layer.weight.detach(), expected)
+
+
+def test_training_goes_on_after_inference_mode():
+    layer = linear()
+    with torch.inference_mode():
+        layer(torch.randn(2, 8))
+    layer(torch.randn(2, 8)).sum().backward()
+    assert layer.masked.scores.grad is not None
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -131,6 +131,61 @@ def test_a_line_is_answered_before_the_next_one_comes(ticket):
     assert process.returncode == 0
 
 
+def test_a_carriage_return_does_not_make_two_lines_of_one(ticket):
+    done = tool("translate", ticket, "--beam", 1, input="der hund\rsingt\nja\r\n")
+    assert done.stdout.count("\n") == 2
+
+
+def test_the_tool_ends_when_its_reader_leaves_though_input_may_come(ticket):
+    process = subprocess.Popen(
+        [
+            str(Path(sys.executable).parent / "onelayer-lottery"),
+            "translate",
+            str(ticket),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    process.stdin.write(b"der hund singt .\n")
+    process.stdin.flush()
+    assert process.stdout.readline()
+    process.stdout.close()
+    process.stdin.write(b"der hund singt .\n")
+    process.stdin.flush()  # and it stays open
+    assert process.wait(60) == 1
+    assert b"Traceback" not in process.stderr.read()
+
+
+def test_an_interrupt_ends_the_tool_while_it_waits(ticket):
+    process = subprocess.Popen(
+        [
+            str(Path(sys.executable).parent / "onelayer-lottery"),
+            "translate",
+            str(ticket),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    process.stdin.write(b"der hund singt .\n")
+    process.stdin.flush()
+    assert process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    assert b"Traceback" not in process.stderr.read()
+
+
+def test_fairseqs_python_interface_loads_a_baked_model(fairseq, ticket):
+    from fairseq.models.transformer import TransformerModel
+
+    out = fairseq.folder / "for-python.pt"
+    assert main(["bake", str(ticket), str(out)]) == 0
+    data = str(fairseq.folder / "data-bin")
+    model = TransformerModel.from_pretrained(str(fairseq.folder), out.name, data)
+    assert isinstance(model.translate("▁der ▁hund", beam=1, max_len_b=5), str)
+
+
 def test_a_line_that_is_too_long_is_cut_and_told(ticket):
     done = tool("translate", ticket, "--beam", 1, input="der hund " * 900 + "\nja\n")
     assert done.returncode == 0
@@ -241,6 +296,14 @@ def test_a_reader_that_leaves_early_is_no_error_of_ours(ticket):
         (["ticket", "DENSE", "OUT"], "it has no masks: it is a checkpoint of a dense"),
         (["ticket", "MEAN", "OUT", "--data", "NOWHERE"], "give their folder as --data"),
         (["ticket", "MEAN", "OUT", "--bpe", "NOWHERE"], "cannot read --bpe"),
+        (
+            ["ticket", "MEAN", "OUT", "--bpe", "JUNK"],
+            "the subword model cannot be read as sentencepiece",
+        ),
+        (
+            ["ticket", "MEAN", "OUT", "--embeddings", "fp16"],
+            "has no imported or unmasked embeddings; leave it out",
+        ),
         (["ticket", "NOWHERE", "OUT"], "is not a file; give a fairseq checkpoint"),
         (["ticket", "TICKET", "OUT"], "is damaged, or not a fairseq checkpoint"),
         (["restore", "MEAN", "OUT"], "is not a ticket"),
@@ -262,14 +325,16 @@ def test_bad_input_ends_with_a_sentence(
         "OUT": tmp_path / "out",
         "DENSE": dense / "checkpoint_last.pt",
         "NOWHERE": tmp_path / "nowhere",
+        "JUNK": tmp_path / "junk.model",
     }
+    places["JUNK"].write_bytes(b"junk")
     if "NOWHERE" in words and "--data" in words:
         moved = torch.load(mean)
         moved["cfg"]["task"]["data"] = "gone"
         torch.save(moved, tmp_path / "moved.pt")
         places["MEAN"] = tmp_path / "moved.pt"
     arguments = [str(places.get(word, word)) for word in words]
-    if "MEAN" in words and "--bpe" in words:
+    if "MEAN" in words and {"--bpe", "--embeddings"} & set(words):
         arguments += ["--data", str(fairseq.folder / "data-bin")]
     assert main(arguments) == 1
     error = capsys.readouterr().err.strip()

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from onelayer_lottery.compat import all_arguments, warn_of_dropped_data
 from onelayer_lottery.config import MaskConfig, add_mask_args, problems
+from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.planting import plant
 
 # The identity of a model travels in its state dict as the codes of its text. fairseq's
@@ -41,10 +42,18 @@ class PlantedModel:
             if str(error).startswith("--"):  # fairseq's own word on contradictory flags
                 raise SystemExit(str(error)) from None
             raise
-        plant(model, config)
+        try:
+            plant(model, config, imports=cls.imports(args, task, model, config))
+        except LotteryError as error:
+            raise SystemExit(str(error)) from None
         model.mask_config = config
         model.register_buffer(IDENTITY_KEY, encode_identity(config))
         return model
+
+    @classmethod
+    def imports(cls, args: Any, task: Any, model: Any, config: MaskConfig):
+        """Matrices of imported embeddings by the name of their layer; here none."""
+        return {}
 
     def load_state_dict(
         self,
@@ -65,6 +74,8 @@ class PlantedModel:
             except RuntimeError:
                 # Only now: before, fairseq may have renamed or pruned layers.
                 differing = _differing_tensors(state_dict, self.state_dict())
+                if not differing:
+                    raise
                 misfit = (
                     f"{len(differing)} tensors differ from this model's, first"
                     f" {differing[0]}; give the --arch, dictionaries and flags that it"

@@ -9,6 +9,8 @@ from fairseq.models.transformer import TransformerModel, base_architecture
 
 from onelayer_lottery.compat import plain_namespace
 from onelayer_lottery.config import fill_mask_defaults
+from onelayer_lottery.embeddings import SIDES
+from onelayer_lottery.importing import EmbeddingRequest, import_embeddings
 from onelayer_lottery.models.planted import PlantedModel
 
 
@@ -17,6 +19,32 @@ class OnelayerRandomTransformer(PlantedModel, TransformerModel):
     """The stock Transformer with frozen random weights under learned masks."""
 
     stock_arch = "transformer"
+
+    @classmethod
+    def build_embedding(cls, args, dictionary, embed_dim, path=None):
+        """Leave the import to ``imports``: fairseq reads text files only."""
+        return super().build_embedding(args, dictionary, embed_dim)
+
+    @classmethod
+    def imports(cls, args, task, model, config):
+        requests = {}
+        for place, side in enumerate(SIDES):
+            path = getattr(args, f"{side}_embed_path", None)
+            if path:
+                name = "encoder" if args.share_all_embeddings else side
+                layer = getattr(model, name).embed_tokens
+                symbols = (task.source_dictionary, task.target_dictionary)[place]
+                requests.setdefault(
+                    f"{name}.embed_tokens",
+                    EmbeddingRequest(
+                        f"--{side}-embed-path", path, side, layer, symbols.symbols
+                    ),
+                )
+        if not requests:
+            return {}
+        found = import_embeddings(requests, config, args)
+        args.embeddings_inside = True  # with the arguments, into every checkpoint
+        return found
 
 
 class Shape(NamedTuple):
@@ -55,6 +83,7 @@ def _register(name: str, shape: Shape, *, share: str) -> None:
             "share_decoder_input_output_embed": True,
         }.items():
             setattr(given, flag, getattr(given, flag, default))
+        given.embeddings_inside = getattr(given, "embeddings_inside", False)
         fill_mask_defaults(given, mask_share=share)
         base_architecture(given)
         for flag, value in vars(given).items():
