@@ -48,7 +48,9 @@ def test_every_flag_of_the_masks_is_in_the_table():
     for field in fields(MaskConfig):
         if not field.name.startswith("_"):
             flag = "--" + field.name.replace("_", "-")
-            row = re.search(rf"^\| `{flag}` \| `?([^|`]*)`? \|", README, re.MULTILINE)
+            row = re.search(
+                rf"^\| `{flag}` \|\s*`?([^|`]*?)`?\s*\|", README, re.MULTILINE
+            )
             assert row, flag
             assert row.group(1).strip() == str(field.default or "")
 
