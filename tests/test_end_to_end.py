@@ -22,7 +22,8 @@ def tensors(path):
 def assert_same_tensors(ours, theirs):
     assert list(ours) == list(theirs)
     for name in ours:
-        assert torch.equal(ours[name], theirs[name]), name
+        if not name.endswith("_float_tensor"):  # fairseq leaves it as it finds it
+            assert torch.equal(ours[name], theirs[name]), name
 
 
 def test_train_reports_what_it_planted_and_every_test_sentence_is_translated(
