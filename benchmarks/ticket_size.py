@@ -1,8 +1,10 @@
 """Size of a ticket and time to make and use it, for every architecture.
 
     python benchmarks/ticket_size.py [small wide deep base wider deeper]
+    python benchmarks/ticket_size.py --imported fp16 [small wide deep ...]
 
-Masks of models that were not trained: their size is the same. Dictionaries have the
+With --imported, embeddings are imported, masked, and stored in that precision. The
+models were not trained: the size of their masks is the same. Dictionaries have the
 paper's number of symbols (IWSLT14: 8,848 and 6,632; WMT14: 41,000 twice).
 """
 
@@ -16,7 +18,7 @@ import time
 from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Dict
+from typing import Any, Dict, Optional
 
 import torch
 from fairseq.data import Dictionary
@@ -24,13 +26,16 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
 from onelayer_lottery.checkpoint import load_checkpoint, save_checkpoint
 from onelayer_lottery.convert import (
-    Dictionaries,
     baked_model,
     checkpoint_from_ticket,
+)
+from onelayer_lottery.export import (
+    Dictionaries,
     ticket_from_checkpoint,
 )
 from onelayer_lottery.ticket import read_ticket, write_ticket
 
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 VOCABULARIES = {
     **dict.fromkeys(("small", "wide", "deep"), (8848, 6632)),
     **dict.fromkeys(("base", "wider", "deeper"), (41000, 41000)),
@@ -44,12 +49,13 @@ PAPER_MEMORY = dict(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("shapes", nargs="*", default=list(VOCABULARIES))
+    parser.add_argument("--imported", choices=list(DTYPES))
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     rows = {}
     for shape in options.shapes:
         print(f"measuring {shape}", file=sys.stderr)
-        rows[shape] = measure(shape)
+        rows[shape] = measure(shape, options.imported)
     if options.json:
         print(json.dumps(rows, indent=2))
         return
@@ -71,11 +77,26 @@ def main() -> None:
         print("| " + " | ".join(cells) + " |")
 
 
-def measure(shape: str) -> Dict[str, Any]:
+def measure(shape: str, imported: Optional[str]) -> Dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        return measure_in(Path(folder), shape, imported)
+
+
+def measure_in(folder: Path, shape: str, imported: Optional[str]) -> Dict[str, Any]:
     arch = f"transformer_onelayer_random_{shape}"
     symbols = [dictionary(size) for size in VOCABULARIES[shape]]
     arguments = Namespace(arch=arch)
     ARCH_CONFIG_REGISTRY[arch](arguments)
+    if imported:
+        source = str(folder / "dense.pt")
+        matrices = {
+            f"{side}.embed_tokens.weight": torch.randn(
+                rows, arguments.encoder_embed_dim
+            )
+            for side, rows in zip(("encoder", "decoder"), VOCABULARIES[shape])
+        }
+        torch.save({"model": matrices}, source)
+        arguments.encoder_embed_path = arguments.decoder_embed_path = source
     task = SimpleNamespace(source_dictionary=symbols[0], target_dictionary=symbols[1])
     model = ARCH_MODEL_REGISTRY[arch].build_model(arguments, task)
     state = {
@@ -86,39 +107,40 @@ def measure(shape: str) -> Dict[str, Any]:
         "model": model.state_dict(),
     }
     del model
-    with tempfile.TemporaryDirectory() as folder:
-        checkpoint, file = Path(folder) / "checkpoint.pt", Path(folder) / "model.ticket"
-        torch.save(state, checkpoint)
-        del state
-        texts = [text(dictionary) for dictionary in symbols]
-        timed = {}
+    checkpoint, file = folder / "checkpoint.pt", folder / "model.ticket"
+    torch.save(state, checkpoint)
+    del state
+    texts = [text(dictionary) for dictionary in symbols]
+    timed = {}
 
-        def export() -> None:
-            found = Dictionaries("de", "en", *texts)
-            ticket = ticket_from_checkpoint(
-                load_checkpoint(checkpoint), dictionaries=found
-            )
-            write_ticket(ticket, file)
+    def export() -> None:
+        found = Dictionaries("de", "en", *texts)
+        ticket = ticket_from_checkpoint(
+            load_checkpoint(checkpoint),
+            dictionaries=found,
+            embeddings=DTYPES[imported or "fp32"],
+        )
+        write_ticket(ticket, file)
 
-        def restore() -> None:
-            path = Path(folder) / "restored.pt"
-            save_checkpoint(checkpoint_from_ticket(read_ticket(file)), path, force=True)
+    def restore() -> None:
+        path = folder / "restored.pt"
+        save_checkpoint(checkpoint_from_ticket(read_ticket(file)), path, force=True)
 
-        steps = {"export": export, "restore": restore}
-        steps["load"] = lambda: baked_model(read_ticket(file))
-        for name, step in steps.items():
-            started = time.perf_counter()
-            step()
-            timed[f"{name}_s"] = time.perf_counter() - started
-        ticket = read_ticket(file)
-        positions = sum(masked.mask.size for masked in ticket.masks.values())
-        return {
-            "ticket_bytes": file.stat().st_size,
-            "dictionary_bytes": sum(len(t.encode()) for t in texts),
-            "mask_bytes": positions // 8,
-            "dense_values": dense_values(ticket),
-            **timed,
-        }
+    steps = {"export": export, "restore": restore}
+    steps["load"] = lambda: baked_model(read_ticket(file))
+    for name, step in steps.items():
+        started = time.perf_counter()
+        step()
+        timed[f"{name}_s"] = time.perf_counter() - started
+    ticket = read_ticket(file)
+    positions = sum(masked.mask.size for masked in ticket.masks.values())
+    return {
+        "ticket_bytes": file.stat().st_size,
+        "dictionary_bytes": sum(len(t.encode()) for t in texts),
+        "mask_bytes": positions // 8,
+        "dense_values": dense_values(ticket),
+        **timed,
+    }
 
 
 def dense_values(ticket) -> int:

@@ -18,13 +18,15 @@ from onelayer_lottery.average import average_checkpoints, last_checkpoints
 from onelayer_lottery.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from onelayer_lottery.convert import (
     baked_checkpoint,
-    check_masked,
     checkpoint_from_ticket,
-    find_dictionaries,
-    ticket_from_checkpoint,
 )
 from onelayer_lottery.embeddings import SIDES, read_vectors, write_text
 from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.export import (
+    check_masked,
+    find_dictionaries,
+    ticket_from_checkpoint,
+)
 from onelayer_lottery.inspection import format_inspection, inspect_ticket
 from onelayer_lottery.ticket import (
     Bpe,

@@ -10,14 +10,16 @@ from stock import TINY, batch, build_tiny, translation_task
 
 from onelayer_lottery.compat import fast_path_names
 from onelayer_lottery.convert import (
-    Dictionaries,
     baked_checkpoint,
     baked_model,
     checkpoint_from_ticket,
+)
+from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.export import (
+    Dictionaries,
     find_dictionaries,
     ticket_from_checkpoint,
 )
-from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.planting import masked_weights
 from onelayer_lottery.ticket import TicketError, read_ticket, write_ticket
 

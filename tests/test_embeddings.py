@@ -16,10 +16,12 @@ from onelayer_lottery.cli import main
 from onelayer_lottery.convert import (
     baked_model,
     checkpoint_from_ticket,
-    ticket_from_checkpoint,
 )
 from onelayer_lottery.embeddings import read_vectors
 from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.export import (
+    ticket_from_checkpoint,
+)
 from onelayer_lottery.frozen import frozen_weight
 from onelayer_lottery.ticket import read_ticket, write_ticket
 

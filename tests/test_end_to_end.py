@@ -270,15 +270,22 @@ def test_two_processes_train_one_model(fairseq):
     assert len(done.lines("H")) == SPLITS["test"]
 
 
-@pytest.mark.parametrize("embed", ["masked", "dense"])
-def test_embeddings_are_imported_and_their_file_is_not_needed_again(fairseq, embed):
-    width = ["--encoder-embed-dim", 32, "--decoder-embed-dim", 32]
-    source = fairseq.folder / f"source-{embed}" / "checkpoint_last.pt"
+@pytest.mark.parametrize(
+    ("arch", "dimension", "layers", "embed"),
+    [("small", 32, 2, "masked"), ("wide", 48, 2, "masked"), ("deep", 32, 4, "dense")],
+)
+def test_embeddings_are_imported_and_their_file_is_not_needed_again(
+    fairseq, arch, dimension, layers, embed
+):
+    width = ["--encoder-embed-dim", dimension, "--decoder-embed-dim", dimension]
+    source = fairseq.folder / f"source-{arch}" / "checkpoint_last.pt"
     flags = ["--arch", "transformer_iwslt_de_en", "--max-update", 2, *width]
     flags += ["--source-lang", "de", "--target-lang", "en"]
     fairseq.train("data-bin", source.parent, *flags, user_dir=False)
-    save = f"imported-{embed}"
+    save = f"imported-{arch}"
     flags = ["--encoder-embed-path", source, "--decoder-embed-path", source]
+    flags += ["--arch", f"transformer_onelayer_random_{arch}", *width]
+    flags += ["--encoder-layers", layers, "--decoder-layers", layers]
     flags += ["--mask-embed", embed]
     log = fairseq.train("data-bin", save, "--max-update", 2, *flags).log
     assert "symbols, 0 missing" in log
@@ -287,7 +294,7 @@ def test_embeddings_are_imported_and_their_file_is_not_needed_again(fairseq, emb
     assert f"Loaded checkpoint {save}/checkpoint_last.pt" in resumed.log
     done = fairseq.generate("data-bin", f"{save}/checkpoint_last.pt")
     assert len(done.lines("H")) == SPLITS["test"]
-    ticket, baked = fairseq.folder / f"{embed}.ticket", fairseq.folder / f"{embed}.pt"
+    ticket, baked = (fairseq.folder / f"{arch}.{kind}" for kind in ("ticket", "pt"))
     path = str(fairseq.folder / save / "checkpoint_last.pt")
     data = ["--data", str(fairseq.folder / "data-bin")]
     assert main(["ticket", path, str(ticket), *data]) == 0

@@ -29,15 +29,19 @@ ALLOWED = {
     "bits": set(),
     "container": {"files"},
     "ticket": {"bits", "container", "errors", "frozen"},
-    "convert": {
-        *("checkpoint", "compat", "config", "errors", "frozen", "mask"),
+    "export": {
+        *("checkpoint", "config", "errors", "frozen", "mask"),
         *("models.planted", "modules", "planting", "ticket"),
+    },
+    "convert": {
+        *("checkpoint", "compat", "config", "export", "frozen"),
+        *("models.planted", "planting", "ticket"),
     },
     "inspection": {"ticket"},
     "translate": {"convert", "errors", "ticket"},
     "cli": {
-        *("average", "checkpoint", "convert", "embeddings", "errors", "inspection"),
-        *("ticket", "translate"),
+        *("average", "checkpoint", "convert", "embeddings", "errors", "export"),
+        *("inspection", "ticket", "translate"),
     },
 }
 WITHOUT_FAIRSEQ = {

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
@@ -376,7 +377,7 @@ def number_words(number: int) -> Pair:
 # -------------------------------------------------------------------- phrases
 
 
-class Phrase:
+class Phrase(ABC):
     """Something that can be a subject or an object.
 
     It has an agreement, which is a person and "s" or "p"; it is distinct if its
@@ -388,13 +389,13 @@ class Phrase:
     distinct = False
     definite = True
 
+    @abstractmethod
     def german(self, case: str) -> str:
         """Say the phrase in German."""
-        raise NotImplementedError
 
+    @abstractmethod
     def english(self, case: str) -> str:
         """Say the phrase in English."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,242 @@
+"""Checkpoint to ticket: of a trained model, what makes it."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from io import StringIO
+from pathlib import Path
+from typing import Any, Dict, NamedTuple, Optional, Tuple
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.data.data_utils import infer_language_pair
+from fairseq.models import ARCH_MODEL_REGISTRY
+from torch import Tensor
+
+from onelayer_lottery.checkpoint import Checkpoint
+from onelayer_lottery.config import MaskConfig
+from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.frozen import STREAM_VERSION, digest, frozen_weight
+from onelayer_lottery.mask import top_k_mask
+from onelayer_lottery.models.planted import IDENTITY_KEY
+from onelayer_lottery.modules import IMPORTED
+from onelayer_lottery.planting import gain_of, role_of
+from onelayer_lottery.ticket import Bpe, FrozenTensor, MaskedTensor, Ticket
+
+# How a checkpoint names the scores and the imported matrix of a layer.
+SCORES = ".masked.scores"
+FROZEN = f".masked.frozen.{IMPORTED}"
+
+PATHS = ("encoder_embed_path", "decoder_embed_path")
+
+_TASK_FLAGS = (
+    "source_lang",
+    "target_lang",
+    "left_pad_source",
+    "left_pad_target",
+    "max_source_positions",
+    "max_target_positions",
+)
+
+
+class Dictionaries(NamedTuple):
+    """Both dictionaries of a translation model as text, and their languages."""
+
+    source_lang: str
+    target_lang: str
+    source: str
+    target: str
+
+
+def ticket_from_checkpoint(
+    state: Checkpoint,
+    *,
+    dictionaries: Optional[Dictionaries] = None,
+    bpe: Optional[Bpe] = None,
+    embeddings: torch.dtype = torch.float32,
+) -> Ticket:
+    """Take from a checkpoint of a masked model what makes a ticket: seed and bits.
+
+    Without dictionaries it can be looked at, but not turned into a model. The values of
+    imported embeddings that are kept are stored as ``embeddings``.
+    """
+    check_masked(state)
+    arguments = _arguments(state, "model")
+    config = MaskConfig.from_namespace(arguments)
+    ticket = Ticket(
+        seed=config.mask_seed,
+        init=str(config.mask_init),
+        fan=str(config.mask_fan),
+        keep=config.mask_keep,
+        stream=STREAM_VERSION,
+        frozen={},
+        masks={},
+        tied={},
+        dense={},
+        config=_configuration(arguments, _arguments(state, "task")),
+        dictionaries={},
+        bpe=bpe,
+    )
+    if dictionaries:
+        ticket.config["task"].update(
+            source_lang=dictionaries.source_lang, target_lang=dictionaries.target_lang
+        )
+        texts = {"source": dictionaries.source, "target": dictionaries.target}
+        ticket.dictionaries.update(texts)
+        _check_sizes(dictionaries, state["model"])
+    padding = Dictionary().pad()
+    for tensor_name, tensor in state["model"].items():
+        name = tensor_name[: -len(SCORES)]
+        if not tensor_name.endswith(SCORES):
+            layer = tensor_name.rpartition(".")[0]
+            if _is_trained(tensor_name) and not _tied_to(layer, arguments):
+                width = embeddings if "embed_tokens" in tensor_name else torch.float32
+                ticket.dense[tensor_name] = tensor.to(width).numpy()
+            continue
+        tied = _tied_to(name, arguments)
+        if tied:
+            ticket.tied[name] = tied
+            continue
+        role = role_of(name, str(config.mask_share))
+        mask = top_k_mask(tensor, config.mask_keep)
+        imported = state["model"].get(f"{name}{FROZEN}")
+        if imported is not None:
+            values = imported.float()[mask].to(embeddings).numpy()
+            ticket.frozen[role] = FrozenTensor(
+                tuple(tensor.shape), 1.0, None, digest(imported.float()), values
+            )
+        elif role not in ticket.frozen:
+            ticket.frozen[role] = _frozen_tensor(
+                name, tuple(tensor.shape), role=role, config=config, padding=padding
+            )
+        ticket.masks[name] = MaskedTensor(role, mask.numpy())
+    return ticket
+
+
+def check_masked(state: Checkpoint) -> None:
+    """Refuse a checkpoint that has no masks."""
+    if IDENTITY_KEY not in state["model"]:
+        raise LotteryError(
+            "it has no masks: it is a checkpoint of a dense model, which cannot become"
+            " a ticket; train one of the transformer_onelayer_random architectures"
+        )
+
+
+def find_dictionaries(
+    state: Checkpoint, *, beside: Path, given: Optional[Path] = None
+) -> Dictionaries:
+    """Read the dictionaries that a checkpoint was trained with.
+
+    They are looked for in the folder that is given, or else beside the checkpoint and
+    where the training data were. The languages are those of the checkpoint, or if it
+    does not say, of the binarised data in the folder.
+    """
+    task = _arguments(state, "task")
+    data = str(getattr(task, "data", "")).split(":")[0]
+    folders = [given] if given else [beside, *([Path(data)] if data else [])]
+    known = (getattr(task, "source_lang", None), getattr(task, "target_lang", None))
+    for folder in filter(Path.is_dir, folders):
+        languages = known if all(known) else infer_language_pair(str(folder))
+        paths = [folder / f"dict.{language}.txt" for language in languages]
+        if all(path.is_file() for path in paths):
+            texts = [path.read_text(encoding="utf-8") for path in paths]
+            return Dictionaries(*languages, *texts)
+    names = " and ".join(f"dict.{lang or 'LANGUAGE'}.txt" for lang in known)
+    places = ", ".join(str(folder) for folder in folders)
+    raise LotteryError(f"found no {names} in {places}; give their folder as --data DIR")
+
+
+def read_symbols(text: str) -> Dictionary:
+    symbols = Dictionary()
+    symbols.add_from_file(StringIO(text))
+    return symbols
+
+
+def _check_sizes(dictionaries: Dictionaries, tensors: Dict[str, Tensor]) -> None:
+    for side, language, text in (
+        ("encoder", dictionaries.source_lang, dictionaries.source),
+        ("decoder", dictionaries.target_lang, dictionaries.target),
+    ):
+        for key in (SCORES, ".weight"):
+            matrix = tensors.get(f"{side}.embed_tokens{key}")
+            symbols = len(read_symbols(text))
+            if matrix is not None and len(matrix) != symbols:
+                raise LotteryError(
+                    f"the dictionary of {language} has {symbols} symbols, the {side}"
+                    f" {len(matrix)} embeddings; give the folder of the dictionaries"
+                    " that it was trained with as --data DIR"
+                )
+
+
+def _arguments(state: Checkpoint, part: str) -> Namespace:
+    """The arguments of a part of a checkpoint's configuration, whatever its form."""
+    found = (state.get("cfg") or {}).get(part) or state.get("args")
+    if found is None:
+        raise LotteryError("it holds no configuration: it is not of fairseq's trainer")
+    return found if isinstance(found, Namespace) else Namespace(**found)
+
+
+def _configuration(model: Namespace, task: Namespace) -> Dict[str, Any]:
+    """What is needed to build the model again: no path, nothing of the training."""
+    arch = getattr(model, "arch", None) or getattr(model, "_name", None)
+    if arch not in ARCH_MODEL_REGISTRY:
+        raise LotteryError(f"its architecture {arch} is not known to this version")
+    parser = ArgumentParser()
+    ARCH_MODEL_REGISTRY[arch].add_args(parser)
+    flags = {
+        name: getattr(model, name)
+        for name in vars(parser.parse_args([]))
+        if hasattr(model, name)
+    }
+    # Imported embeddings are in the ticket: that there was a file matters, not where.
+    for name in PATHS:
+        if flags.get(name):
+            flags[name] = "imported"
+    flags.update(embed_dict="", trust_checkpoint=False)
+    flags["embeddings_inside"] = getattr(model, "embeddings_inside", False)
+    return {
+        "arch": arch,
+        "model": {name: _plain(value) for name, value in flags.items()},
+        "task": {n: _plain(getattr(task, n)) for n in _TASK_FLAGS if hasattr(task, n)},
+    }
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    return (
+        [_plain(v) for v in value] if isinstance(value, (list, tuple)) else str(value)
+    )
+
+
+def _frozen_tensor(
+    name: str, shape: Tuple[int, int], *, role: str, config: MaskConfig, padding: int
+) -> FrozenTensor:
+    gain = gain_of(name, config)
+    weight = frozen_weight(
+        config.mask_seed,
+        role,
+        shape=shape,
+        init=str(config.mask_init),
+        keep=config.mask_keep,
+        fan=str(config.mask_fan),
+        gain=gain,
+    )
+    row = padding if name.endswith("embed_tokens") else None
+    if row is not None:
+        weight[row] = 0
+    return FrozenTensor(shape, gain, row, digest(weight))
+
+
+def _is_trained(name: str) -> bool:
+    return name.rpartition(".")[2] in ("weight", "bias")
+
+
+def _tied_to(name: str, arguments: Namespace) -> Optional[str]:
+    """The layer whose weight a layer uses under another name, by fairseq's flags."""
+    if getattr(arguments, "share_all_embeddings", False):
+        followers = ("decoder.embed_tokens", "decoder.output_projection")
+        return "encoder.embed_tokens" if name in followers else None
+    if getattr(arguments, "share_decoder_input_output_embed", False):
+        return "decoder.embed_tokens" if name == "decoder.output_projection" else None
+    return None
