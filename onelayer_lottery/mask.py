@@ -53,8 +53,12 @@ class _StraightThrough(torch.autograd.Function):
     def backward(ctx, grad: Tensor):
         scores, frozen = ctx.saved_tensors
         slope = grad * frozen
-        # A score of exactly zero must not lose its gradient, as sign(0) would.
-        return torch.where(scores < 0, -slope, slope), None, None
+        # The sign is taken over as a bit: half the passes of a product, and a score of
+        # zero does not lose its gradient, as it would by sign(0).
+        bits = _BITS[scores.dtype]
+        signs = scores.view(bits) & torch.iinfo(bits).min
+        slope.view(bits).bitwise_xor_(signs)
+        return slope, None, None
 
 
 def _select_on_cpu(magnitude: Tensor, kept: int) -> Tensor:

@@ -80,7 +80,9 @@ class MaskedWeight(nn.Module):
         if self._product is None or self._product_of != state:
             # Not an inference tensor: a later pass may need its gradient.
             with torch.inference_mode(False), torch.no_grad():
-                self._product = self.frozen.weight * self.mask()
+                # A product with booleans takes torch twice as long.
+                mask = self.mask().to(self.frozen.weight.dtype)
+                self._product = mask.mul_(self.frozen.weight)
             self._product_of = state
         return self._product
 

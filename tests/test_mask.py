@@ -74,7 +74,7 @@ def test_the_count_is_exact_also_when_scores_are_not_numbers():
 
 
 def test_the_gradient_of_the_scores_is_grad_times_frozen_times_sign():
-    scores = torch.tensor([[0.3, -0.2], [-0.0, 0.1]], requires_grad=True)
+    scores = torch.tensor([[0.3, -0.2], [0.0, 0.1]], requires_grad=True)
     frozen = torch.tensor([[2.0, -3.0], [5.0, 7.0]])
     product = frozen * top_k_mask(scores, 0.5)
     upstream = torch.tensor([[1.0, 10.0], [100.0, 1000.0]])
