@@ -46,8 +46,8 @@ class MaskConfig(FairseqDataclass):
     )
     mask_gain: float = _flag(
         1.0,
-        "factor on the frozen weights inside layers, not on embeddings; 0.5 learned much"
-        " faster in the demo",
+        "factor on the frozen weights inside layers, not on embeddings; 0.5 learned"
+        " much faster in the demo",
     )
     mask_share: ChoiceEnum(SHARES) = _flag(
         "layers",
