@@ -128,9 +128,8 @@ def effective_frozen(ticket: Ticket) -> Iterator[Tuple[str, Tensor]]:
             keep=ticket.keep,
             fan=ticket.fan,
             gain=frozen.gain,
+            padding=frozen.padding,
         )
-        if frozen.padding is not None:
-            weight[frozen.padding] = 0
         if digest(weight) != frozen.digest:
             raise TicketError(
                 f"the frozen weights of {role} drawn here differ from the ticket's"

@@ -213,6 +213,7 @@ def _frozen_tensor(
     name: str, shape: Tuple[int, int], *, role: str, config: MaskConfig, padding: int
 ) -> FrozenTensor:
     gain = gain_of(name, config)
+    row = padding if name.endswith("embed_tokens") else None
     weight = frozen_weight(
         config.mask_seed,
         role,
@@ -221,10 +222,8 @@ def _frozen_tensor(
         keep=config.mask_keep,
         fan=str(config.mask_fan),
         gain=gain,
+        padding=row,
     )
-    row = padding if name.endswith("embed_tokens") else None
-    if row is not None:
-        weight[row] = 0
     return FrozenTensor(shape, gain, row, digest(weight))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import Tuple
+from typing import Optional, Tuple
 
 import numpy as np
 import torch
@@ -35,24 +35,19 @@ def frozen_weight(
     keep: float = 1.0,
     fan: str = "kept",
     gain: float = 1.0,
+    padding: Optional[int] = None,
 ) -> Tensor:
     """Draw the frozen weight of a role, fp32 of shape (out, in), times ``gain``.
+
+    The row of the padding symbol of an embedding is zero.
 
     With fan "kept" the weight is scaled by sqrt(1 / keep): what remains under the mask
     then has the variance that the init gives a whole tensor.
     """
-    columns = shape[1]
-    scale = gain * (math.sqrt(1 / keep) if fan == "kept" else 1.0)
-    if init == "xavier-uniform":
-        return _draw(_uniform, seed, role, shape, scale * math.sqrt(6 / sum(shape)))
-    std = scale * _RELU_GAIN / math.sqrt(columns)
-    if init == "kaiming-uniform":
-        return _draw(_uniform, seed, role, shape, std * math.sqrt(3))
-    if init == "kaiming-normal":
-        return _draw(_normal, seed, role, shape, std)
-    if init == "signed-constant":
-        return _draw(_sign, seed, role, shape, std)
-    raise ValueError(f"unknown init {init!r}: expected one of {', '.join(INITS)}")
+    weight = _weight(seed, role, shape=shape, init=init, keep=keep, fan=fan, gain=gain)
+    if padding is not None:
+        weight[padding] = 0
+    return weight
 
 
 def uniform(seed: int, role: str, *, shape: Tuple[int, ...], bound: float) -> Tensor:
@@ -69,6 +64,21 @@ def digest(tensor: Tensor) -> str:
     """SHA-256 of a tensor's fp32 little-endian bytes."""
     values = tensor.detach().cpu().numpy().astype("<f4", copy=False)
     return hashlib.sha256(np.ascontiguousarray(values)).hexdigest()
+
+
+def _weight(seed, role, *, shape, init, keep, fan, gain) -> Tensor:
+    columns = shape[1]
+    scale = gain * (math.sqrt(1 / keep) if fan == "kept" else 1.0)
+    if init == "xavier-uniform":
+        return _draw(_uniform, seed, role, shape, scale * math.sqrt(6 / sum(shape)))
+    std = scale * _RELU_GAIN / math.sqrt(columns)
+    if init == "kaiming-uniform":
+        return _draw(_uniform, seed, role, shape, std * math.sqrt(3))
+    if init == "kaiming-normal":
+        return _draw(_normal, seed, role, shape, std)
+    if init == "signed-constant":
+        return _draw(_sign, seed, role, shape, std)
+    raise ValueError(f"unknown init {init!r}: expected one of {', '.join(INITS)}")
 
 
 def _draw(distribution, seed, role, shape, scale) -> Tensor:

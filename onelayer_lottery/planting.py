@@ -140,7 +140,7 @@ def random_weight(
     name: str, layer: nn.Module, config: MaskConfig, *, keep: float
 ) -> Tensor:
     """Draw the random weight in the place of a stock layer's."""
-    weight = frozen_weight(
+    return frozen_weight(
         config.mask_seed,
         role_of(name, config.mask_share),
         shape=tuple(layer.weight.shape),
@@ -148,11 +148,8 @@ def random_weight(
         keep=keep,
         fan=config.mask_fan,
         gain=gain_of(name, config),
+        padding=getattr(layer, "padding_idx", None),
     )
-    padding = getattr(layer, "padding_idx", None)
-    if padding is not None:
-        weight[padding] = 0
-    return weight
 
 
 def _settle_dense_parameters(model: nn.Module, config: MaskConfig) -> None:
