@@ -32,6 +32,24 @@ def tool(*words, **options):
     )
 
 
+def answering(ticket):
+    """Start translate, its input left open, and wait for its first answer."""
+    process = subprocess.Popen(
+        [
+            str(Path(sys.executable).parent / "onelayer-lottery"),
+            "translate",
+            str(ticket),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    process.stdin.write(b"der hund singt .\n")
+    process.stdin.flush()
+    assert process.stdout.readline()
+    return process
+
+
 def hypotheses(outcome):
     """(score, tokens) of each sentence, in order."""
     found = {}
@@ -137,19 +155,7 @@ def test_a_carriage_return_does_not_make_two_lines_of_one(ticket):
 
 
 def test_the_tool_ends_when_its_reader_leaves_though_input_may_come(ticket):
-    process = subprocess.Popen(
-        [
-            str(Path(sys.executable).parent / "onelayer-lottery"),
-            "translate",
-            str(ticket),
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    process.stdin.write(b"der hund singt .\n")
-    process.stdin.flush()
-    assert process.stdout.readline()
+    process = answering(ticket)
     process.stdout.close()
     process.stdin.write(b"der hund singt .\n")
     process.stdin.flush()  # and it stays open
@@ -158,19 +164,7 @@ def test_the_tool_ends_when_its_reader_leaves_though_input_may_come(ticket):
 
 
 def test_an_interrupt_ends_the_tool_while_it_waits(ticket):
-    process = subprocess.Popen(
-        [
-            str(Path(sys.executable).parent / "onelayer-lottery"),
-            "translate",
-            str(ticket),
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    process.stdin.write(b"der hund singt .\n")
-    process.stdin.flush()
-    assert process.stdout.readline()
+    process = answering(ticket)
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130
     assert b"Traceback" not in process.stderr.read()
