@@ -1,18 +1,22 @@
 # make demo   the main job: dense against one-layer random on a small corpus
 # make test   all tests
+# make bench  speed and memory against the stock dense model
 # make lint   ruff
 # make venv   only the set-up that the others do by themselves
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: demo test lint venv
+.PHONY: demo test bench lint venv
 
 demo: venv
 	$(BIN)/python examples/demo/demo.py
 
 test: venv
 	$(BIN)/python -m pytest
+
+bench: venv
+	$(BIN)/python benchmarks/speed.py
 
 lint: venv
 	$(BIN)/ruff check .

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import Extension, find_packages, setup
 
 ROOT = Path(__file__).parent
 PACKAGE = ROOT / "onelayer_lottery" / "__init__.py"
@@ -16,7 +16,19 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     packages=find_packages(include=["onelayer_lottery", "onelayer_lottery.*"]),
+    # Without a compiler it is left out, and NumPy does its work.
+    ext_modules=[
+        Extension(
+            "onelayer_lottery._kernels",
+            ["onelayer_lottery/_kernels.c"],
+            extra_compile_args=["-O3", "-ffp-contract=off"],
+            optional=True,
+        )
+    ],
     python_requires=">=3.8",
     install_requires=["numpy"],
+    extras_require={
+        "experiments": ["matplotlib", "pyyaml", "sacrebleu", "submitit"],
+    },
     entry_points={"console_scripts": ["onelayer-lottery = onelayer_lottery.cli:main"]},
 )

@@ -21,8 +21,8 @@ from types import SimpleNamespace
 from typing import Any, Dict, Optional
 
 import torch
-from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from models import VOCABULARIES, dictionary, text
 
 from onelayer_lottery.checkpoint import load_checkpoint, save_checkpoint
 from onelayer_lottery.convert import (
@@ -36,10 +36,6 @@ from onelayer_lottery.export import (
 from onelayer_lottery.ticket import read_ticket, write_ticket
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
-VOCABULARIES = {
-    **dict.fromkeys(("small", "wide", "deep"), (8848, 6632)),
-    **dict.fromkeys(("base", "wider", "deeper"), (41000, 41000)),
-}
 # The paper's Table 1, in MiB: of the one-layer model with imported embeddings.
 PAPER_MEMORY = dict(
     zip(VOCABULARIES, ("28 MB", "71 MB", "29 MB", "96 MB", "227 MB", "98 MB"))
@@ -110,7 +106,7 @@ def measure_in(folder: Path, shape: str, imported: Optional[str]) -> Dict[str, A
     checkpoint, file = folder / "checkpoint.pt", folder / "model.ticket"
     torch.save(state, checkpoint)
     del state
-    texts = [text(dictionary) for dictionary in symbols]
+    texts = [text(side) for side in symbols]
     timed = {}
 
     def export() -> None:
@@ -146,18 +142,6 @@ def measure_in(folder: Path, shape: str, imported: Optional[str]) -> Dict[str, A
 def dense_values(ticket) -> int:
     model, _ = baked_model(ticket)
     return sum(parameter.numel() for parameter in model.parameters())
-
-
-def dictionary(size: int) -> Dictionary:
-    symbols = Dictionary()
-    for number in range(size - len(symbols)):
-        symbols.add_symbol(f"piece{number}@@")
-    return symbols
-
-
-def text(symbols: Dictionary) -> str:
-    lines = zip(symbols.symbols, symbols.count)
-    return "".join(f"{s} {n}\n" for s, n in list(lines)[symbols.nspecial :])
 
 
 if __name__ == "__main__":

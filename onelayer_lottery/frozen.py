@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from onelayer_lottery.parallel import parallel
+
 # Raised when the same (seed, role) would give other bits; part of every signature.
 STREAM_VERSION = 1
 
@@ -23,7 +25,8 @@ FANS = ("kept", "full")
 
 _RELU_GAIN = math.sqrt(2)
 _LN_2 = 0.6931471805599453
-_BLOCK = 1 << 20  # values per step: bounds the memory of the intermediate arrays
+_BLOCK = 1 << 16  # values at a time: what a step needs of them fits a core's cache
+_PER_COUNT = 8  # values of 32 bits that Philox makes at each count
 
 
 def frozen_weight(
@@ -50,9 +53,16 @@ def frozen_weight(
     return weight
 
 
-def uniform(seed: int, role: str, *, shape: Tuple[int, ...], bound: float) -> Tensor:
-    """Draw U(-bound, bound), never exactly zero."""
-    return _draw(_uniform, seed, role, shape, bound)
+def uniform(
+    seed: int,
+    role: str,
+    *,
+    shape: Tuple[int, ...],
+    bound: float,
+    out: Optional[Tensor] = None,
+) -> Tensor:
+    """Draw U(-bound, bound), never exactly zero; into ``out`` if it is given."""
+    return _draw(_uniform, seed, role, shape, bound, out)
 
 
 def normal(seed: int, role: str, *, shape: Tuple[int, ...], std: float) -> Tensor:
@@ -81,21 +91,30 @@ def _weight(seed, role, *, shape, init, keep, fan, gain) -> Tensor:
     raise ValueError(f"unknown init {init!r}: expected one of {', '.join(INITS)}")
 
 
-def _draw(distribution, seed, role, shape, scale) -> Tensor:
-    key = hashlib.sha256(f"{seed}/{role}".encode()).digest()[:16]
-    stream = np.random.Philox(key=np.frombuffer(key, dtype="<u8").astype(np.uint64))
-    values = np.empty(math.prod(shape), dtype=np.float32)
-    for start in range(0, values.size, _BLOCK):
+def _draw(distribution, seed, role, shape, scale, out=None) -> Tensor:
+    if out is None:
+        out = torch.empty(shape, dtype=torch.float32)
+    digest = hashlib.sha256(f"{seed}/{role}".encode()).digest()[:16]
+    key = np.frombuffer(digest, dtype="<u8").astype(np.uint64)
+    values = out.detach().view(-1).numpy()
+
+    def fill(start: int) -> None:
+        stream = np.random.Philox(key=key, counter=start // _PER_COUNT)
         block = values[start : start + _BLOCK]
         raw = stream.random_raw((block.size + 1) // 2).astype("<u8", copy=False)
-        block[:] = distribution(raw.view("<u4")[: block.size])
-        block *= np.float32(scale)
-    return torch.from_numpy(values.reshape(shape))
+        np.multiply(
+            distribution(raw.view("<u4")[: block.size]), np.float32(scale), out=block
+        )
+
+    parallel(fill, range(0, values.size, _BLOCK))
+    return out
 
 
 def _uniform(bits: np.ndarray) -> np.ndarray:
     """Map 32 random bits to the odd multiples of 2^-23 in (-1, 1), exact in fp32."""
-    odd = (bits >> np.uint32(9)).astype(np.int32) * 2 + 1 - (1 << 23)
+    odd = (bits >> np.uint32(9)).view(np.int32)
+    odd *= 2
+    odd += 1 - (1 << 23)
     return odd.astype(np.float32) * np.float32(2.0**-23)
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from typing import Optional
+
 import numpy as np
 import torch
 from torch import Tensor
+
+from onelayer_lottery.kernels import MAGNITUDE, pass_on, write_above
 
 # Floating point numbers of one sign order as their bit patterns do.
 _BITS = {
@@ -13,6 +18,8 @@ _BITS = {
     torch.float32: torch.int32,
     torch.float64: torch.int64,
 }
+
+_NEAR = 1 << 15  # last places on each side of a threshold: 1/256 to 1/128 of its value
 
 
 def kept_count(size: int, keep: float) -> int:
@@ -35,6 +42,51 @@ def top_k_mask(scores: Tensor, keep: float) -> Tensor:
     return select(magnitude, kept).view(scores.shape)
 
 
+def write_masked(
+    scores: Tensor,
+    frozen: Tensor,
+    keep: float,
+    *,
+    out: Tensor,
+    near: Optional[int] = None,
+) -> Optional[int]:
+    """Write frozen * ``top_k_mask`` to ``out``; return a hint for the next time.
+
+    Scores move little between two updates. Given the hint as ``near``, the same exact
+    mask takes one pass over the scores: only those close to the last threshold are
+    compared with each other.
+    """
+    kept = kept_count(scores.numel(), keep)
+    tensors = (scores, frozen, out)
+    if not (0 < kept < scores.numel() and _plain(*tensors)):
+        torch.mul(top_k_mask(scores, keep).to(frozen.dtype), frozen, out=out)
+        return None
+    score_bits, frozen_bits, out_bits = (
+        t.detach().view(torch.int32).flatten().numpy() for t in tensors
+    )
+    threshold = None
+    if near is not None:
+        threshold = _write_near(score_bits, frozen_bits, kept, out_bits, near)
+    if threshold is None:
+        magnitude = score_bits & np.int32(MAGNITUDE)
+        near = _threshold(magnitude, kept)
+        threshold = _write_near(score_bits, frozen_bits, kept, out_bits, near)
+    out[:0].zero_()  # tells autograd that it has changed
+    return threshold
+
+
+def soften(product: Tensor, scores: Tensor, frozen: Tensor, softness: float) -> None:
+    """Mix a masked product, in place, with one under a soft mask.
+
+    The soft mask is min(|score| / 2t, 1), t the smallest score that is kept: it has all
+    values between dropped and kept, and a half at the threshold.
+    """
+    magnitude = scores.detach().abs()
+    smallest = magnitude.masked_fill(product == 0, math.inf).min()
+    soft = magnitude.div_(2 * smallest).clamp_(max=1).mul_(frozen)
+    product.lerp_(soft, softness)
+
+
 def straight_through(scores: Tensor, frozen: Tensor, effective: Tensor) -> Tensor:
     """Return ``effective`` = frozen * mask so that its gradient reaches the scores.
 
@@ -46,24 +98,42 @@ def straight_through(scores: Tensor, frozen: Tensor, effective: Tensor) -> Tenso
 class _StraightThrough(torch.autograd.Function):
     @staticmethod
     def forward(ctx, scores: Tensor, frozen: Tensor, effective: Tensor) -> Tensor:
-        ctx.save_for_backward(scores, frozen)
-        return effective.view_as(effective)
+        # Not save_for_backward: the result may serve several backward passes.
+        ctx.scores, ctx.frozen = scores.detach(), frozen
+        return effective.detach()
 
     @staticmethod
+    @torch.autograd.function.once_differentiable
     def backward(ctx, grad: Tensor):
-        scores, frozen = ctx.saved_tensors
-        slope = grad * frozen
-        # The sign is taken over as a bit: half the passes of a product, and a score of
-        # zero does not lose its gradient, as it would by sign(0).
-        bits = _BITS[scores.dtype]
-        signs = scores.view(bits) & torch.iinfo(bits).min
-        slope.view(bits).bitwise_xor_(signs)
+        scores, frozen = ctx.scores, ctx.frozen
+        slope = torch.empty_like(scores)
+        if _plain(grad, frozen, scores):
+            arrays = (t.view(-1).numpy() for t in (grad, frozen, scores, slope))
+            pass_on(*arrays)
+        else:
+            torch.mul(grad, frozen, out=slope)
+            bits = _BITS[slope.dtype]
+            signs = scores.view(bits) & torch.iinfo(bits).min
+            slope.view(bits).bitwise_xor_(signs)
         return slope, None, None
 
 
+def _plain(*tensors: Tensor) -> bool:
+    """Whether tensors are what the loops for the CPU take."""
+    return all(
+        t.dtype == torch.float32 and t.is_contiguous() and t.device.type == "cpu"
+        for t in tensors
+    )
+
+
+def _threshold(magnitude: np.ndarray, kept: int) -> int:
+    """The smallest magnitude that is kept."""
+    place = magnitude.size - kept
+    return int(np.partition(magnitude, place)[place])
+
+
 def _select_on_cpu(magnitude: Tensor, kept: int) -> Tensor:
-    place = magnitude.numel() - kept
-    threshold = int(np.partition(magnitude.numpy(), place)[place])
+    threshold = _threshold(magnitude.numpy(), kept)
     mask = magnitude >= threshold
     surplus = int(mask.count_nonzero()) - kept
     if surplus:
@@ -77,3 +147,30 @@ def _select_on_device(magnitude: Tensor, kept: int) -> Tensor:
     mask = magnitude > threshold
     tied = magnitude == threshold
     return mask | (tied & (tied.cumsum(0) <= kept - mask.sum()))
+
+
+def _write_near(
+    scores: np.ndarray, frozen: np.ndarray, kept: int, out: np.ndarray, near: int
+) -> Optional[int]:
+    """Write what is kept if the threshold is close to ``near``, and return it.
+
+    All arguments but the numbers are bit patterns. First everything above the bracket
+    around ``near`` is written and everything in it; then what is too much in it is
+    taken back.
+    """
+    low = max(near - _NEAR, 0)
+    width = min(2 * _NEAR, MAGNITUDE - low)
+    dropped, places, heights = write_above(scores, frozen, out, low, width)
+    surplus = scores.size - dropped - kept
+    if not 0 <= surplus <= places.size:
+        return None
+    if surplus == places.size:
+        out[places] = 0
+        return low + width
+    height = np.partition(heights, surplus)[surplus]
+    out[places[heights < height]] = 0
+    tied = places[heights == height]
+    # Of equal magnitudes the last indices go.
+    more = surplus - np.count_nonzero(heights < height)
+    out[tied[tied.size - more :]] = 0
+    return low + int(height)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Optional, Tuple
+from typing import Iterable, List, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from onelayer_lottery.frozen import frozen_weight, uniform
-from onelayer_lottery.mask import straight_through, top_k_mask
+from onelayer_lottery.mask import soften, straight_through, top_k_mask, write_masked
 
 IMPORTED = "imported_version"  # name of an imported tensor in a state dict
 
@@ -39,6 +39,10 @@ class Frozen(nn.Module):
 class MaskedWeight(nn.Module):
     """W = frozen * M, M = top-k(|S|): a weight of which only the scores S are learned.
 
+    It may have learned scales too: tensors that broadcast to W, by which it is
+    multiplied. In the first ``anneal`` updates of a training the mask is soft, less
+    and less; in evaluation it never is.
+
     The product is computed once and kept until the scores change: another number of
     updates from the trainer, a change between training and evaluation, conversion, and
     any change of the scores that torch can see drop it. Code that writes through
@@ -46,20 +50,42 @@ class MaskedWeight(nn.Module):
     number itself.
     """
 
-    def __init__(self, frozen: Frozen, scores: Tensor, *, keep: float):
+    def __init__(
+        self,
+        frozen: Frozen,
+        scores: Tensor,
+        *,
+        keep: float,
+        scales: Iterable[Tensor] = (),
+        anneal: int = 0,
+    ):
         super().__init__()
         self.frozen = frozen
         self.scores = nn.Parameter(scores)
+        self.scores.param_group = "scores"  # for fairseq's composite optimizer
+        self.scales = nn.ParameterList(map(nn.Parameter, scales))
         self.keep = keep
-        self._product: Optional[Tensor] = None
+        self.anneal = anneal
+        self._product: Optional[Tensor] = None  # a buffer, written anew when stale
+        self._stale = True
+        self._leading_to_scores: Optional[Tensor] = None  # the product, for autograd
+        self._threshold: Optional[int] = None
         self._product_of: Tuple[int, int] = (0, 0)
         self._num_updates = -1
 
     def forward(self) -> Tensor:
+        return scaled(self._unscaled(), self.scales)
+
+    def _unscaled(self) -> Tensor:
         product = self._current_product()
-        if torch.is_grad_enabled() and self.scores.requires_grad:
-            return straight_through(self.scores, self.frozen.weight, product)
-        return product
+        if not (torch.is_grad_enabled() and self.scores.requires_grad):
+            return product
+        # One for all uses of a tied weight: its gradients are summed, then passed on.
+        if self._leading_to_scores is None:
+            self._leading_to_scores = straight_through(
+                self.scores, self.frozen.weight, product
+            )
+        return self._leading_to_scores
 
     def mask(self) -> Tensor:
         """The positions that are kept now, as booleans."""
@@ -69,40 +95,63 @@ class MaskedWeight(nn.Module):
         """Forget the product after an update; fairseq tells its number at every batch.
 
         fairseq's optimizers write through ``.data``, which torch does not count as a
-        change of the tensor.
+        change of the tensor. In training the new product is written at once, so that
+        its memory is taken before that of the pass.
         """
         if num_updates != self._num_updates:
-            self._product = None
+            self._stale = True
         self._num_updates = num_updates
+        if self.training:
+            self._current_product()
 
     def _current_product(self) -> Tensor:
         state = (id(self.scores), self.scores._version)
-        if self._product is None or self._product_of != state:
+        if self._stale or self._product_of != state:
+            frozen = self.frozen.weight
             # Not an inference tensor: a later pass may need its gradient.
             with torch.inference_mode(False), torch.no_grad():
-                # A product with booleans takes torch twice as long.
-                mask = self.mask().to(self.frozen.weight.dtype)
-                self._product = mask.mul_(self.frozen.weight)
+                if self._product is None:
+                    self._product = torch.empty_like(frozen)
+                self._threshold = write_masked(
+                    self.scores,
+                    frozen,
+                    self.keep,
+                    out=self._product,
+                    near=self._threshold,
+                )
+                if self._softness > 0:
+                    soften(self._product, self.scores, frozen, self._softness)
             self._product_of = state
+            self._leading_to_scores = None
+            self._stale = False
         return self._product
+
+    @property
+    def _softness(self) -> float:
+        if not (self.training and self.anneal):
+            return 0.0
+        return 1 - max(self._num_updates, 0) / self.anneal
 
     def train(self, mode: bool = True) -> MaskedWeight:
         if mode != self.training:
-            self._product = None
+            self._stale = True
         return super().train(mode)
 
     def _apply(self, fn, *args):
-        self._product = None
+        self.__dict__.update(_NO_PRODUCT)
         return super()._apply(fn, *args)
 
     def __getstate__(self):
-        return {**self.__dict__, "_product": None}
+        return {**self.__dict__, **_NO_PRODUCT}
 
     def __prepare_scriptable__(self):
         raise TypeError(
             "a masked model cannot be compiled by TorchScript: its weights are computed"
             " from scores; bake it into a stock fairseq model and script that"
         )
+
+
+_NO_PRODUCT = {"_product": None, "_leading_to_scores": None, "_stale": True}
 
 
 class MaskedLinear(nn.Module):
@@ -162,15 +211,38 @@ def masked_weight(
     role: str = "weight",
     init: str = "kaiming-uniform",
     fan: str = "kept",
+    anneal: int = 0,
 ) -> MaskedWeight:
     """Make a masked weight of its own, for use in any torch model.
 
     >>> layer = MaskedLinear(masked_weight((out_features, in_features), keep=0.5))
     """
     frozen = frozen_weight(seed, role, shape=shape, init=init, keep=keep, fan=fan)
-    return MaskedWeight(Frozen(frozen), draw_scores(seed, role, shape), keep=keep)
+    scores = draw_scores(seed, role, shape)
+    return MaskedWeight(Frozen(frozen), scores, keep=keep, anneal=anneal)
 
 
-def draw_scores(seed: int, name: str, shape: Tuple[int, int]) -> Tensor:
+def scaled(weight: Tensor, scales: Iterable[Tensor]) -> Tensor:
+    """Multiply a weight by its scales, in this order wherever it is done."""
+    for scale in scales:
+        weight = weight * scale
+    return weight
+
+
+def first_scales(shape: Tuple[int, int], kind: str) -> List[Tensor]:
+    """Scales of one for a weight (out, in): for the whole, or by row and column."""
+    by_row, by_column = torch.ones(shape[0], 1), torch.ones(1, shape[1])
+    return {
+        "none": [],
+        "tensor": [torch.ones(1, 1)],
+        "row": [by_row],
+        "row-column": [by_row, by_column],
+    }[kind]
+
+
+def draw_scores(
+    seed: int, name: str, shape: Tuple[int, int], *, out: Optional[Tensor] = None
+) -> Tensor:
     """Draw a tensor's first scores: U(-1/sqrt(in), 1/sqrt(in)), as in the paper."""
-    return uniform(seed, f"scores/{name}", shape=shape, bound=1 / math.sqrt(shape[1]))
+    bound = 1 / math.sqrt(shape[1])
+    return uniform(seed, f"scores/{name}", shape=shape, bound=bound, out=out)

@@ -1,5 +1,7 @@
 """The mask against a stable sort, and the gradient that passes it."""
 
+import multiprocessing
+
 import numpy as np
 import pytest
 import torch
@@ -7,13 +9,32 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from onelayer_lottery import kernels
 from onelayer_lottery.mask import (
+    _NEAR,
     _select_on_cpu,
     _select_on_device,
     kept_count,
+    soften,
     straight_through,
     top_k_mask,
+    write_masked,
 )
+
+BLOCK = kernels._LARGE
+
+
+@pytest.fixture(scope="module", autouse=True, params=["compiled", "numpy"])
+def loops(request):
+    """All tests by either of the two, which must give the same bits."""
+    built = kernels.compiled
+    if request.param == "compiled" and built is None:
+        pytest.skip("the package was installed without a C compiler")
+    if request.param == "numpy":
+        kernels.compiled = None
+    yield
+    kernels.compiled = built
+
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
@@ -71,6 +92,101 @@ def test_of_constant_scores_the_lowest_indices_are_kept(dtype):
 def test_the_count_is_exact_also_when_scores_are_not_numbers():
     scores = torch.tensor([[1.0, float("nan"), 3.0, float("inf")]])
     assert top_k_mask(scores, 0.5).tolist() == [[False, True, False, True]]
+
+
+def test_a_soft_product_keeps_weights_in_part():
+    scores = torch.tensor([[0.1, -0.2, 0.4, -1.0]])
+    frozen = torch.tensor([[1.0, 2.0, -3.0, 4.0]])
+    product = frozen * top_k_mask(scores, 0.5)
+    soften(product, scores, frozen, 1.0)
+    torch.testing.assert_close(product, frozen * torch.tensor([0.125, 0.25, 0.5, 1.0]))
+    product = frozen * top_k_mask(scores, 0.5)
+    soften(product, scores, frozen, 0.2)
+    expected = frozen * torch.tensor([0.025, 0.05, 0.9, 1.0])
+    torch.testing.assert_close(product, expected)
+
+
+def assert_written(scores: torch.Tensor, keep: float, near=None) -> int:
+    frozen = torch.randn(scores.shape) + 3
+    out = torch.full_like(frozen, float("nan"))
+    threshold = write_masked(scores, frozen, keep, out=out, near=near)
+    assert torch.equal(out, frozen * mask_by_stable_sort(scores, keep))
+    return threshold
+
+
+@settings(max_examples=400, deadline=None)
+@given(tensors, st.floats(0.01, 1.0), st.data())
+def test_the_product_is_that_of_the_mask_whatever_the_hint(values, keep, data):
+    """The hint may be right, close, far, of other scores, or absurd."""
+    scores = torch.from_numpy(values)
+    found = assert_written(scores, keep)
+    hints = st.integers(0, 2**31 - 1)
+    if found is not None:
+        hints |= st.integers(-2 * _NEAR, 2 * _NEAR).map(
+            lambda off: min(max(found + off, 0), 2**31 - 1)
+        )
+    hint = data.draw(hints)
+    threshold = assert_written(scores, keep, near=hint)
+    if found is not None and abs(found - hint) < _NEAR:
+        assert threshold == found
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("keep", [0.1, 0.5, 0.9])
+def test_the_threshold_is_followed_through_updates_of_large_tensors(
+    threads, keep, monkeypatch
+):
+    """In the end by the hint alone: selecting afresh is forbidden then."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    generator = torch.Generator().manual_seed(1)
+    scores = torch.randn(3, BLOCK - 5, generator=generator)
+    scores[:, ::7] = scores[0, 0]  # ties across blocks
+    threshold = assert_written(scores, keep)
+    monkeypatch.setattr("onelayer_lottery.mask._threshold", None)
+    for _ in range(5):
+        scores += 1e-3 * torch.randn(scores.shape, generator=generator)
+        threshold = assert_written(scores, keep, near=threshold)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_precisions_are_written_too(dtype):
+    scores = torch.randn(20, 30).to(dtype)
+    frozen = torch.randn(20, 30).to(dtype)
+    out = torch.empty_like(frozen)
+    assert write_masked(scores, frozen, 0.3, out=out) is None
+    assert torch.equal(out, frozen * top_k_mask(scores, 0.3))
+
+
+def _write_in_a_fork(results):
+    assert_written(torch.randn(3, 1000), 0.5)
+    results.put("written")
+
+
+def test_a_process_forked_after_masking_can_mask(monkeypatch):
+    """Its parent's threads are not there to help it."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    for block in ("_CACHED", "_LARGE"):  # so small that torch itself needs no threads
+        monkeypatch.setattr(kernels, block, 1000)
+    assert_written(torch.randn(3, 1000), 0.5)
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    child = context.Process(target=_write_in_a_fork, args=(results,), daemon=True)
+    child.start()
+    try:
+        assert results.get(timeout=60) == "written"
+    finally:
+        child.kill()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_gradient_of_a_large_tensor_is_that_of_torch(threads, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    frozen, upstream, scores = torch.randn(3, 3, BLOCK // 2 + 7).unbind()
+    scores[0, :3] = torch.tensor([0.0, -0.0, 1.0])
+    scores.requires_grad_()
+    straight_through(scores, frozen, frozen).backward(upstream)
+    signs = torch.ones_like(scores).copysign(scores.detach())
+    assert torch.equal(scores.grad, upstream * frozen * signs)
 
 
 def test_the_gradient_of_the_scores_is_grad_times_frozen_times_sign():

@@ -5,11 +5,13 @@ import io
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from onelayer_lottery import MaskedEmbedding, MaskedLinear, masked_weight, top_k_mask
 from onelayer_lottery import modules as modules_module
-from onelayer_lottery.modules import Frozen, MaskedWeight, draw_scores
+from onelayer_lottery.mask import _StraightThrough, write_masked
+from onelayer_lottery.modules import Frozen, MaskedWeight, draw_scores, first_scales
 
 
 def linear(keep=0.5, out_features=6, in_features=8):
@@ -28,11 +30,11 @@ def two_layers_of_one_frozen_weight():
 def count_masks(monkeypatch):
     calls = []
 
-    def counted(scores, keep):
+    def counted(scores, *rest, **named):
         calls.append(scores.shape)
-        return top_k_mask(scores, keep)
+        return write_masked(scores, *rest, **named)
 
-    monkeypatch.setattr(modules_module, "top_k_mask", counted)
+    monkeypatch.setattr(modules_module, "write_masked", counted)
     return calls
 
 
@@ -73,6 +75,65 @@ def test_the_mask_is_computed_once_for_many_passes(count_masks):
         for _ in range(10):
             layer(torch.randn(2, 8))
     assert len(count_masks) == 2  # one in training, one in evaluation
+
+
+def test_a_weight_used_twice_passes_its_gradient_on_once(monkeypatch):
+    passes = []
+    backward = _StraightThrough.backward
+
+    def counted(ctx, grad):
+        passes.append(grad)
+        return backward(ctx, grad)
+
+    monkeypatch.setattr(_StraightThrough, "backward", staticmethod(counted))
+    embedding = MaskedEmbedding(masked_weight((6, 8)))
+    tokens = torch.tensor([1, 2])
+    F.linear(embedding(tokens), embedding.weight).pow(2).sum().backward()
+    assert len(passes) == 1
+    scores, frozen = embedding.masked.scores, embedding.masked.frozen.weight
+    dense = embedding.weight.detach().clone().requires_grad_()
+    F.linear(F.embedding(tokens, dense), dense).pow(2).sum().backward()
+    assert torch.equal(scores.grad, dense.grad * frozen * scores.detach().sign())
+
+
+def test_a_mask_hardens_during_training_and_is_hard_in_evaluation():
+    weight = masked_weight((6, 8), anneal=10)
+    hard = weight.frozen.weight * weight.mask()
+
+    def away(updates: int) -> float:
+        weight.set_num_updates(updates)
+        return float((weight().detach() - hard).abs().sum())
+
+    assert away(0) > away(5) > away(9) > 0
+    assert away(10) == away(11) == 0
+    assert away(5) > 0
+    weight.eval()
+    assert away(5) == 0
+
+
+@pytest.mark.parametrize("kind", ["tensor", "row", "row-column"])
+def test_scales_multiply_the_weight_and_learn(kind):
+    frozen, scores = Frozen(torch.randn(4, 6)), draw_scores(1, "a", (4, 6))
+    scales = first_scales((4, 6), kind)
+    weight = MaskedWeight(frozen, scores, keep=0.5, scales=scales)
+    plain = weight().detach().clone()
+    with torch.no_grad():
+        for scale in weight.scales:
+            scale.mul_(2)
+    assert torch.equal(weight(), plain * 2 ** len(scales))
+    weight().sum().backward()
+    assert all(scale.grad.abs().sum() > 0 for scale in weight.scales)
+    factor = 2 ** len(scales) * frozen.weight * weight.scores.detach().sign()
+    torch.testing.assert_close(weight.scores.grad, factor)
+
+
+def test_a_product_that_changed_is_not_used_by_an_old_graph():
+    layer = linear()
+    loss = layer(torch.randn(2, 8, requires_grad=True)).sum()
+    layer.masked.scores.detach().neg_().mul_(torch.rand(6, 8))
+    layer(torch.randn(2, 8))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,170 @@
+"""The benchmark: it compares the same computation, and knows when it cannot tell."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from measure import TOO_NOISY, Row, interleave, linear_fit, median_interval
+from models import batch, build_trainer
+from rows import QUICK, ROWS
+
+SIZE = QUICK.size
+
+
+def run(*words, status=0):
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "speed.py"), *map(str, words)],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode in (status if isinstance(status, tuple) else (status,)), (
+        done.stderr[-3000:]
+    )
+    return done
+
+
+def row(values, **given):
+    return Row(**{"name": "row", "what": "", "target": 1.0, "values": values, **given})
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_command_prints_a_table_and_writes_json_and_a_plot(tmp_path):
+    done = run("--quick", "--out", tmp_path, status=(0, 1))  # 1: some row is too noisy
+    found = json.loads((tmp_path / "speed.json").read_text())
+    assert list(found["rows"]) == list(ROWS)
+    last = done.stderr.splitlines()[-1]
+    _, _, listed = last.partition("too noisy to tell: ")
+    too_noisy = listed.partition(";")[0].split(", ")
+    for name, record in found["rows"].items():
+        assert f"| {name} | {record['what']} |" in done.stdout
+        assert f"| {record['verdict']} |" in done.stdout
+        noisy = record["verdict"] == TOO_NOISY
+        assert noisy == (record["median"] is None)
+        assert noisy == (name in too_noisy)
+    assert found["rows"]["memory"]["verdict"] == TOO_NOISY  # of one round
+    assert found["machine"]["threads"] == torch.get_num_threads()
+    assert {"tokens", "width", "depth"} <= set(found["scaling"])
+    assert "R^2" in done.stdout
+    assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["speed.json", "speed.png"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_profile_shows_the_masks_of_ours_only():
+    lines = run("--quick", "--profile").stdout.splitlines()
+    for part in ("mask writing", "straight-through backward"):
+        dense, ours = next(li for li in lines if part in li).split("|")[2:4]
+        assert dense.strip() == "0 ms, 0.0%"
+        assert ours.strip() != "0 ms, 0.0%"
+    for part in ("matrix products", "optimizer", "loss"):
+        assert not any(f"| {part}" in li and " 0.0%" in li for li in lines), part
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--rounds", "4"], "--rounds is 4: too few to tell a difference from noise"),
+        (["--only", "speed"], "invalid choice: 'speed'"),
+        (["--out", ROOT / "setup.py"], "setup.py is a file; give a folder"),
+    ],
+)
+def test_bad_options_end_with_a_sentence(words, message):
+    done = run(*words, status=2)
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "verdict"),
+    [
+        ([0.97, 0.98, 0.96, 0.97, 0.98, 0.97], {}, "met"),
+        ([1.03, 1.02, 1.04, 1.03, 1.02, 1.03], {}, "missed"),
+        ([0.97, 0.98, 1.06, 0.97, 0.90, 0.97], {}, TOO_NOISY),
+        ([0.5, 0.5, 0.5, 0.5], {}, TOO_NOISY),  # too few rounds
+        ([1.8, 1.9, 1.8, 1.7, 1.8], {"target": 1.5, "at_most": False}, "met"),
+        ([1.8, 1.9, 1.8, 1.7, 1.8], {"target": 2.0, "at_most": False}, "missed"),
+        ([1.8, 1.9, 1.8, 1.7, 1.8], {"target": 1.75, "at_most": False}, TOO_NOISY),
+        ([1.01, 1.00, 0.99, 1.01, 1.02], {"noise_aside": True}, "met"),
+        ([1.03, 1.02, 1.03, 1.04, 1.02], {"noise_aside": True}, "missed"),
+        ([1.01, 0.90, 1.10, 0.95, 1.02], {"noise_aside": True}, TOO_NOISY),
+        ([0.9, 0.9], {"noise_aside": True}, TOO_NOISY),
+        ([1.0], {"exact": True}, "met"),
+        ([1.01], {"exact": True}, "missed"),
+    ],
+)
+def test_a_verdict_is_given_only_where_the_spread_allows_it(values, options, verdict):
+    measured = row(values, **options)
+    assert measured.verdict() == verdict
+    assert measured.cells()[-1] == verdict
+    assert (measured.record()["median"] is None) == (verdict == TOO_NOISY)
+    assert (measured.cells()[3] == "-") == (verdict == TOO_NOISY)
+
+
+@pytest.mark.parametrize("count", [6, 9, 20, 41])
+def test_the_interval_is_the_shortest_of_95_percent(count):
+    low, high = median_interval(range(count))
+    dropped = int(low)
+    assert high == count - 1 - dropped
+
+    def chance_outside(drop):
+        return 2 * sum(math.comb(count, i) for i in range(drop + 1)) / 2**count
+
+    assert chance_outside(dropped) <= 0.05 < chance_outside(dropped + 1)
+
+
+def test_rounds_are_interleaved_in_alternating_order():
+    calls = []
+    works = {name: lambda name=name: calls.append(name) for name in "ab"}
+    seconds = interleave(works, 3, title="test", warm_up=1)
+    assert "".join(calls) == "ab" + "ab" + "ba" + "ab"
+    assert [len(times) for times in seconds.values()] == [3, 3]
+
+
+def test_a_straight_line_is_found():
+    assert linear_fit([1, 2, 4], [5, 7, 11]) == pytest.approx((2, 3, 1))
+    assert linear_fit([1, 2, 3, 4], [1, 16, 81, 256])[2] < 0.9
+
+
+def test_a_full_sort_trains_the_very_same_masks():
+    ours, sort = (build_trainer(kind, SIZE) for kind in ("ours", "sort"))
+    first = ours.model.state_dict()["encoder.embed_tokens.masked.scores"].clone()
+    for number in range(3):
+        for trainer in (ours, sort):
+            trainer.train_step([batch(128, SIZE, seed=number)])
+    theirs = sort.model.state_dict()
+    for name, tensor in ours.model.state_dict().items():
+        assert torch.equal(tensor, theirs[name]), name
+    assert not torch.equal(first, theirs["encoder.embed_tokens.masked.scores"])
+
+
+def test_a_full_sort_is_done_in_every_forward_pass(monkeypatch):
+    trainer = build_trainer("sort", SIZE)
+    masks = {id(p) for p in trainer.model.parameters()}
+    sorts = []
+    sort = torch.Tensor.sort
+    monkeypatch.setattr(
+        torch.Tensor, "sort", lambda *w, **f: sorts.append(w) or sort(*w, **f)
+    )
+    trainer.train_step([batch(64, SIZE)] * 3)
+    assert len(sorts) == 3 * len(masks)
+
+
+def test_all_models_get_a_whole_batch_of_their_symbols():
+    sample = batch(4096, SIZE)
+    source, target = sample["net_input"]["src_tokens"], sample["target"]
+    assert source.numel() == target.numel() == sample["ntokens"] == 4096
+    assert source.max() < SIZE.vocabulary[0]
+    assert target.max() < SIZE.vocabulary[1]
+    prev = sample["net_input"]["prev_output_tokens"]
+    assert torch.equal(prev[:, 1:], target[:, :-1])
