@@ -68,7 +68,8 @@ def all_arguments(args: Any) -> argparse.Namespace:
     """
     merged = vars(plain_namespace(args))
     parent = args._get_parent() if hasattr(args, "_get_parent") else None
-    for section in ("dataset", "distributed_training") if parent else ():
+    sections = ("dataset", "distributed_training", "optimization")
+    for section in sections if parent else ():
         if parent.get(section):
             merged = {**vars(plain_namespace(parent[section])), **merged}
     return argparse.Namespace(**merged)

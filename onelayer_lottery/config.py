@@ -11,13 +11,24 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from onelayer_lottery.frozen import FANS, INITS, STREAM_VERSION
 
 SHARES = ("layers", "none")
+SCALES = ("none", "tensor", "row", "row-column")
 TRAINABLE = ("norm", "bias", "positions", "embed")
 EMBEDS = ("masked", "dense")
 EMBED_SIDES = ("own", "encoder", "decoder")
 
+# Values of other flags by name; a flag that is given wins.
+PRESETS: Dict[str, Dict[str, Any]] = {
+    "paper": {},
+    "best": {"mask_init": "signed-constant", "mask_gain": 0.5, "mask_anneal": 0.8},
+}
+
 # What decides the frozen weights and the masks: a checkpoint fits only a model that
 # agrees in all of it.
 _IDENTITY = ("keep", "seed", "init", "fan", "gain", "share")
+
+
+def _as_flag(name: str, value: Any) -> str:
+    return f"--{name.replace('_', '-')} {value}"
 
 
 def _flag(default: Any, meaning: str) -> Any:
@@ -28,6 +39,12 @@ def _flag(default: Any, meaning: str) -> Any:
 class MaskConfig(FairseqDataclass):
     """The flags of a masked model, named as on the command line."""
 
+    mask_preset: ChoiceEnum(tuple(PRESETS)) = _flag(
+        "paper",
+        "the paper's method, or the best found since: "
+        + " ".join(_as_flag(name, value) for name, value in PRESETS["best"].items())
+        + "; a flag that is given as well wins",
+    )
     mask_keep: float = _flag(
         0.5, "fraction of the weights of each tensor that its mask keeps, in (0, 1]"
     )
@@ -60,7 +77,21 @@ class MaskConfig(FairseqDataclass):
         + ", ".join(TRAINABLE)
         + ", or none",
     )
-
+    mask_scale: ChoiceEnum(SCALES) = _flag(
+        "none",
+        "learned factors on the masked weights: none, one for each tensor, for each row"
+        " (output), or for each row and each column",
+    )
+    mask_anneal: float = _flag(
+        0.0,
+        "part of --max-update, in [0, 1], during which the mask goes from soft (weights"
+        " kept in part) to hard; checkpoints and validation always have the hard one",
+    )
+    mask_start: str = _flag(
+        "",
+        "checkpoint of a trained dense model of this shape and these dictionaries, from"
+        " which the masks start",
+    )
     mask_embed: ChoiceEnum(EMBEDS) = _flag(
         "masked",
         "imported embeddings are masked like all else (the paper's setting), or dense:"
@@ -119,10 +150,11 @@ def add_mask_args(parser) -> None:
 
 
 def fill_mask_defaults(args: Any, **defaults: Any) -> None:
-    """Set every mask flag that the user did not give."""
+    """Set every mask flag that the user did not give, by preset and architecture."""
+    chosen = PRESETS.get(str(getattr(args, "mask_preset", "paper")), {})
     for flag in fields(MaskConfig):
         if not flag.name.startswith("_"):
-            default = defaults.get(flag.name, flag.default)
+            default = chosen.get(flag.name, defaults.get(flag.name, flag.default))
             setattr(args, flag.name, getattr(args, flag.name, default))
 
 
@@ -133,6 +165,11 @@ def problems(config: MaskConfig, args: Any) -> List[str]:
         value = getattr(args, name, None)
         if value is not None and refuse(value):
             found.append(sentence.format(value=value))
+    if config.mask_anneal and getattr(args, "max_update", None) == 0:
+        found.append(
+            f"--mask-anneal {config.mask_anneal} is a part of --max-update, which is"
+            " not given: give both, or --mask-anneal 0"
+        )
     if config.mask_share == "none" and (
         getattr(args, "encoder_layers_to_keep", None)
         or getattr(args, "decoder_layers_to_keep", None)
@@ -195,19 +232,25 @@ def _value_problems(config: MaskConfig):
         )
     if not 0 < config.mask_gain < math.inf:
         yield f"--mask-gain is {config.mask_gain}; give a number above 0"
+    if not 0 <= config.mask_anneal <= 1:
+        yield (
+            f"--mask-anneal is {config.mask_anneal}; give a part of the training in"
+            " [0, 1]"
+        )
     if not 0 <= config.embed_missing <= 1:
         yield f"--embed-missing is {config.embed_missing}; give a fraction in [0, 1]"
     for name, choices in (
+        ("mask_preset", tuple(PRESETS)),
         ("mask_init", INITS),
         ("mask_fan", FANS),
         ("mask_share", SHARES),
+        ("mask_scale", SCALES),
         ("mask_embed", EMBEDS),
         ("embed_path_side", EMBED_SIDES),
     ):
         value = str(getattr(config, name))
         if value not in choices:
-            flag = "--" + name.replace("_", "-")
-            yield f"{flag} is {value}; give one of {', '.join(choices)}"
+            yield f"{_as_flag(name, 'is')} {value}; give one of {', '.join(choices)}"
     names = _names(config.mask_train)
     for name in names:
         if name not in (*TRAINABLE, "none"):

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from onelayer_lottery.checkpoint import Checkpoint
 from onelayer_lottery.compat import fast_path_names
 from onelayer_lottery.config import MaskConfig
-from onelayer_lottery.export import FROZEN, PATHS, SCORES, read_symbols
+from onelayer_lottery.export import FROZEN, PATHS, SCALES, SCORES, read_symbols
 from onelayer_lottery.frozen import STREAM_VERSION, digest, frozen_weight
 from onelayer_lottery.models.planted import IDENTITY_KEY, encode_identity
+from onelayer_lottery.modules import scaled
 from onelayer_lottery.planting import kind_of, set_first_value
 from onelayer_lottery.ticket import Ticket, TicketError
 
@@ -43,10 +44,16 @@ def checkpoint_from_ticket(ticket: Ticket) -> Checkpoint:
         bound = 1 / math.sqrt(masked.mask.shape[1])
         scores = torch.from_numpy(masked.mask).half().add_(0.5).mul_(bound / 2)
         tensors[name + SCORES] = scores
+    tensors.update(
+        {
+            name: torch.from_numpy(scale)
+            for name, scale in ticket.dense.items()
+            if SCALES in name
+        }
+    )
     for name, other in ticket.tied.items():
-        for part in (SCORES, FROZEN):
-            if other + part in tensors:
-                tensors[name + part] = tensors[other + part]
+        for tensor in [n for n in tensors if n.startswith(f"{other}.masked.")]:
+            tensors[name + tensor[len(other) :]] = tensors[tensor]
     return _checkpoint(ticket, tensors, arch=ticket.config["arch"])
 
 
@@ -78,12 +85,14 @@ def baked_model(ticket: Ticket) -> Tuple[nn.Module, Any]:
     for role, frozen in effective_frozen(ticket):
         for name in layers_of[role]:
             mask = torch.from_numpy(ticket.masks[name].mask)
-            torch.mul(frozen, mask, out=_weight(model, name, ticket))
+            weight = _weight(model, name, ticket)
+            torch.mul(frozen, mask, out=weight)
+            weight.copy_(scaled(weight, _scales(ticket, name)))
     aside, first = fast_path_names(model), _first_names(model)
     for name, other in ticket.tied.items():
         if first.get(f"{name}.weight") != first.get(f"{other}.weight", ""):
             raise TicketError(f"the ticket ties {name} to {other}, its model does not")
-    unknown = set(ticket.dense) - set(first)
+    unknown = {name for name in ticket.dense if SCALES not in name} - set(first)
     if unknown:
         raise TicketError(f"the ticket has {min(unknown)}, which its model does not")
     for layer, module in model.named_modules():
@@ -135,6 +144,22 @@ def effective_frozen(ticket: Ticket) -> Iterator[Tuple[str, Tensor]]:
                 f"the frozen weights of {role} drawn here differ from the ticket's"
             )
         yield role, weight
+
+
+def _scales(ticket: Ticket, layer: str) -> List[Tensor]:
+    """The scales of a masked layer in their order, each of a shape that fits."""
+    rows, columns = ticket.masks[layer].mask.shape
+    start = f"{layer}{SCALES}"
+    scales = [
+        ticket.dense[name] for name in sorted(ticket.dense) if name.startswith(start)
+    ]
+    for scale in scales:
+        if scale.shape not in {(1, 1), (rows, 1), (1, columns)}:
+            raise TicketError(
+                f"the ticket's scale of {layer} has the shape {scale.shape}, its weight"
+                f" {(rows, columns)}"
+            )
+    return [torch.from_numpy(scale) for scale in scales]
 
 
 def _imported(ticket: Ticket, role: str) -> Tensor:

@@ -26,6 +26,7 @@ from onelayer_lottery.ticket import Bpe, FrozenTensor, MaskedTensor, Ticket
 # How a checkpoint names the scores and the imported matrix of a layer.
 SCORES = ".masked.scores"
 FROZEN = f".masked.frozen.{IMPORTED}"
+SCALES = ".masked.scales."
 
 PATHS = ("encoder_embed_path", "decoder_embed_path")
 
@@ -88,7 +89,7 @@ def ticket_from_checkpoint(
     for tensor_name, tensor in state["model"].items():
         name = tensor_name[: -len(SCORES)]
         if not tensor_name.endswith(SCORES):
-            layer = tensor_name.rpartition(".")[0]
+            layer = tensor_name.rpartition(".")[0].partition(".masked.")[0]
             if _is_trained(tensor_name) and not _tied_to(layer, arguments):
                 width = embeddings if "embed_tokens" in tensor_name else torch.float32
                 ticket.dense[tensor_name] = tensor.to(width).numpy()
@@ -192,7 +193,7 @@ def _configuration(model: Namespace, task: Namespace) -> Dict[str, Any]:
     for name in PATHS:
         if flags.get(name):
             flags[name] = "imported"
-    flags.update(embed_dict="", trust_checkpoint=False)
+    flags.update(embed_dict="", trust_checkpoint=False, mask_start="")
     flags["embeddings_inside"] = getattr(model, "embeddings_inside", False)
     return {
         "arch": arch,
@@ -228,7 +229,7 @@ def _frozen_tensor(
 
 
 def _is_trained(name: str) -> bool:
-    return name.rpartition(".")[2] in ("weight", "bias")
+    return name.rpartition(".")[2] in ("weight", "bias") or SCALES in name
 
 
 def _tied_to(name: str, arguments: Namespace) -> Optional[str]:

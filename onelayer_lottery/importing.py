@@ -1,7 +1,8 @@
-"""Bringing embeddings into a model: from a file, or with the model's checkpoint."""
+"""Bringing trained tensors into a model: from a file, or with its checkpoint."""
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional
@@ -9,10 +10,13 @@ from typing import Any, Dict, List, NamedTuple, Optional
 import torch
 from torch import Tensor, nn
 
+from onelayer_lottery.checkpoint import load_checkpoint
 from onelayer_lottery.config import MaskConfig
-from onelayer_lottery.embeddings import align, read_vectors
+from onelayer_lottery.embeddings import SIDES, align, read_vectors
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.planting import random_weight
+
+logger = logging.getLogger(__name__)
 
 
 class EmbeddingRequest(NamedTuple):
@@ -41,6 +45,54 @@ def import_embeddings(
         )
         for name, request in requests.items()
     }
+
+
+def read_start(path: str, model: nn.Module, task: Any, args: Any) -> Dict[str, Tensor]:
+    """Read a trained dense model that has the tensors of the stock ``model``."""
+    if getattr(args, "start_inside", False) or _comes_with_checkpoint(path, args):
+        return {}
+    try:
+        found = load_checkpoint(path)["model"]
+        _check_fit(found, model)
+        _check_symbols(path, task)
+    except LotteryError as error:
+        raise LotteryError(f"--mask-start: {error}") from None
+    args.start_inside = True  # with the arguments, into every checkpoint
+    return found
+
+
+def _check_symbols(path: str, task: Any) -> None:
+    for side, ours in zip(SIDES, (task.source_dictionary, task.target_dictionary)):
+        try:
+            theirs = read_vectors(Path(path), side).symbols
+        except LotteryError:  # it does not say which of several is its own
+            theirs = None
+        if theirs is None:
+            logger.warning(
+                "%s: no dictionary of its %s found; its order of symbols is trusted",
+                path,
+                side,
+            )
+        elif theirs != ours.symbols:
+            raise LotteryError(
+                f"{path} was trained with another dictionary of the {side}; give a"
+                " model that was trained with these dictionaries"
+            )
+
+
+def _check_fit(found: Dict[str, Tensor], model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if name not in found:
+            raise LotteryError(
+                f"the checkpoint has no {name}; give one of a dense model with the"
+                " --arch shape and flags of this one"
+            )
+        theirs, ours = tuple(found[name].shape), tuple(parameter.shape)
+        if theirs != ours:
+            raise LotteryError(
+                f"the checkpoint's {name} has the shape {theirs}, this model's {ours};"
+                " give one of a dense model of this shape and these dictionaries"
+            )
 
 
 def _comes_with_checkpoint(path: str, args: Any) -> bool:

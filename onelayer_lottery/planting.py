@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from onelayer_lottery.compat import remove_fast_path
 from onelayer_lottery.config import MaskConfig
 from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.fitting import fit
 from onelayer_lottery.frozen import frozen_weight, normal
 from onelayer_lottery.mask import kept_count
 from onelayer_lottery.modules import (
@@ -27,6 +28,7 @@ from onelayer_lottery.modules import (
     MaskedLinear,
     MaskedWeight,
     draw_scores,
+    first_scales,
 )
 
 logger = logging.getLogger(__name__)
@@ -39,16 +41,22 @@ def plant(
     config: MaskConfig,
     *,
     imports: Optional[Dict[str, Tensor]] = None,
+    start: Optional[Dict[str, Tensor]] = None,
+    max_update: int = 0,
 ) -> None:
     """Make a stock model masked, in place; call it last, when all else is built.
 
     ``imports`` has matrices (symbols, dimension) to be used in place of random ones, by
-    the name of their embedding.
+    the name of their embedding. ``start`` has the tensors of a trained model of the
+    same shape, by name: all that is learned here starts as close to it as it can.
+    ``max_update`` is the length of the training, for what is scheduled.
     """
     remove_fast_path(model)
-    planter = _Planter(config, imports or {})
+    start = start or {}
+    anneal = round(config.mask_anneal * max_update)
+    planter = _Planter(config, imports or {}, start, anneal)
     planter.settle_embeddings(model)
-    _settle_dense_parameters(model, config)
+    _settle_dense_parameters(model, config, start)
     planter.plant(model)
     logger.info("planted %s | %s", describe(model), config.signature())
 
@@ -152,7 +160,9 @@ def random_weight(
     )
 
 
-def _settle_dense_parameters(model: nn.Module, config: MaskConfig) -> None:
+def _settle_dense_parameters(
+    model: nn.Module, config: MaskConfig, start: Dict[str, Tensor]
+) -> None:
     """Give norms, biases and positions their first value; fix those not trained.
 
     What is fixed becomes a buffer outside the state dict: no optimizer, average or
@@ -175,7 +185,10 @@ def _settle_dense_parameters(model: nn.Module, config: MaskConfig) -> None:
                 name=f"{name}.{key}",
                 seed=config.mask_seed,
             )
-            if kind not in config.trained:
+            if kind in config.trained:
+                if start:
+                    parameter.detach().copy_(start[f"{name}.{key}"])
+            else:
                 del module._parameters[key]
                 module.register_buffer(key, parameter.detach(), persistent=False)
 
@@ -183,9 +196,17 @@ def _settle_dense_parameters(model: nn.Module, config: MaskConfig) -> None:
 class _Planter:
     """Replaces layers, and keeps shared what was shared or is of one role."""
 
-    def __init__(self, config: MaskConfig, imports: Dict[str, Tensor]):
+    def __init__(
+        self,
+        config: MaskConfig,
+        imports: Dict[str, Tensor],
+        start: Dict[str, Tensor],
+        anneal: int,
+    ):
         self.config = config
         self.imports = imports
+        self.start = start
+        self.anneal = anneal
         self.frozen: Dict[str, Frozen] = {}  # by role
         self.masked: Dict[nn.Parameter, MaskedWeight] = {}  # by stock weight
         self.layers: Dict[nn.Module, nn.Module] = {}  # by stock layer
@@ -237,9 +258,18 @@ class _Planter:
                     f"--mask-keep {self.config.mask_keep} keeps none of the"
                     f" {stock.numel()} weights of {name}; give a larger fraction"
                 )
-            scores = draw_scores(self.config.mask_seed, name, tuple(stock.shape))
+            shape, keep = tuple(stock.shape), self.config.mask_keep
+            frozen = self._frozen(name, layer)
+            scales = first_scales(shape, str(self.config.mask_scale))
+            if self.start:
+                trained = self.start[f"{name}.weight"]
+                scores = fit(trained, frozen.weight, keep=keep, scales=scales)
+            else:
+                # In the memory of the stock weight, which is not needed any more.
+                out = stock.detach()
+                scores = draw_scores(self.config.mask_seed, name, shape, out=out)
             self.masked[stock] = MaskedWeight(
-                self._frozen(name, layer), scores, keep=self.config.mask_keep
+                frozen, scores, keep=keep, scales=scales, anneal=self.anneal
             )
         return self.masked[stock]
 

@@ -68,6 +68,8 @@ VARIANTS = {
     "pre-norm": {"encoder_normalize_before": True, "decoder_normalize_before": True},
     "untied": {"share_decoder_input_output_embed": False},
     "all shared": {"share_all_embeddings": True},
+    "scales": {"mask_scale": "row-column"},
+    "scales of tied embeddings": {"mask_scale": "row", "share_all_embeddings": True},
 }
 
 

@@ -10,7 +10,9 @@ import pytest
 import torch
 from conftest import SPLITS, USER_DIR
 
+from onelayer_lottery.checkpoint import load_checkpoint
 from onelayer_lottery.cli import main
+from onelayer_lottery.modules import draw_scores
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -235,6 +237,29 @@ def test_hydra_trains_from_a_yaml_file(fairseq):
     done = fairseq.generate("data-bin", "hydra/checkpoint_last.pt")
     assert len(done.lines("H")) == SPLITS["test"]
     assert "keep:0.3|" in done.log
+
+
+def test_scores_have_a_learning_rate_of_their_own(fairseq):
+    """By fairseq's composite optimizer; what does not move shows whose rate is 0."""
+    group = "{lr_float: LR, optimizer: {_name: adam}, lr_scheduler: {_name: fixed}}"
+    text = HYDRA.replace("mask_keep: 0.3", "mask_keep: 0.3\n  mask_train: norm")
+    text = text.replace("SAVE", "SAVE4").partition("optimizer: {_name")[0]
+    text += f"""
+optimizer:
+  _name: composite
+  groups:
+    scores: {group.replace("LR", "0.001")}
+    default: {group.replace("LR", "0.0")}
+lr_scheduler: {{_name: pass_through}}
+checkpoint: {{save_dir: {fairseq.folder / "hydra4"}}}
+"""
+    hydra_train(fairseq, text)
+    state = load_checkpoint(fairseq.folder / "hydra4" / "checkpoint_last.pt")["model"]
+    name = "encoder.layers.0.fc1.masked.scores"
+    first = draw_scores(1, name[: -len(".masked.scores")], tuple(state[name].shape))
+    assert not torch.equal(state[name], first)
+    norm = state["encoder.layers.0.final_layer_norm.weight"]
+    assert torch.equal(norm, torch.ones_like(norm))
 
 
 def test_hydra_ends_with_a_sentence_on_a_bad_flag(fairseq):

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any, Dict, List, Optional
 
 import torch
+from fairseq.logging import metrics
 from torch import Tensor
 
 from onelayer_lottery.compat import all_arguments, warn_of_dropped_data
 from onelayer_lottery.config import MaskConfig, add_mask_args, problems
 from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.flips import FlipRate
+from onelayer_lottery.importing import read_start
 from onelayer_lottery.planting import plant
 
 # The identity of a model travels in its state dict as the codes of its text. fairseq's
@@ -43,10 +46,21 @@ class PlantedModel:
                 raise SystemExit(str(error)) from None
             raise
         try:
-            plant(model, config, imports=cls.imports(args, task, model, config))
+            plant(
+                model,
+                config,
+                imports=cls.imports(args, task, model, config),
+                start=(
+                    read_start(config.mask_start, model, task, args)
+                    if config.mask_start
+                    else None
+                ),
+                max_update=getattr(given, "max_update", None) or 0,
+            )
         except LotteryError as error:
             raise SystemExit(str(error)) from None
         model.mask_config = config
+        model.flip_rate = FlipRate()
         model.register_buffer(IDENTITY_KEY, encode_identity(config))
         return model
 
@@ -54,6 +68,12 @@ class PlantedModel:
     def imports(cls, args: Any, task: Any, model: Any, config: MaskConfig):
         """Matrices of imported embeddings by the name of their layer; here none."""
         return {}
+
+    def set_num_updates(self, num_updates: int) -> None:
+        super().set_num_updates(num_updates)
+        rate = self.flip_rate.after(self, num_updates) if self.training else None
+        if rate is not None:
+            metrics.log_scalar("flip_rate", rate, round=6)
 
     def load_state_dict(
         self,

@@ -1,0 +1,92 @@
+"""Distillation: a criterion that learns from a trained model's probabilities too."""
+
+# No "from __future__ import annotations" here: fairseq reads the types at run time.
+from dataclasses import dataclass, field
+from typing import List
+
+import torch
+from fairseq.checkpoint_utils import load_model_ensemble
+from fairseq.criterions import register_criterion
+from fairseq.criterions.label_smoothed_cross_entropy import (
+    LabelSmoothedCrossEntropyCriterion,
+    LabelSmoothedCrossEntropyCriterionConfig,
+)
+from torch import nn
+
+from onelayer_lottery.checkpoint import load_checkpoint
+from onelayer_lottery.errors import LotteryError
+
+
+@dataclass
+class DistillationConfig(LabelSmoothedCrossEntropyCriterionConfig):
+    teacher: str = field(
+        default="",
+        metadata={"help": "checkpoint of the trained model to learn from (required)"},
+    )
+    teacher_weight: float = field(
+        default=0.5,
+        metadata={
+            "help": "part of the loss that is the teacher's, in (0, 1] (default: 0.5)"
+        },
+    )
+
+
+@register_criterion("distillation", dataclass=DistillationConfig)
+class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
+    """(1 - w) x label-smoothed cross entropy + w x cross entropy with the teacher's.
+
+    Validation is without the teacher: its losses compare with those of the stock
+    criterion.
+    """
+
+    def __init__(
+        self,
+        task,
+        sentence_avg,
+        label_smoothing,
+        teacher,
+        teacher_weight,
+        ignore_prefix_size=0,
+        report_accuracy=False,
+    ):
+        super().__init__(
+            task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy
+        )
+        if not teacher:
+            raise SystemExit("--criterion distillation needs --teacher CHECKPOINT")
+        if not 0 < teacher_weight <= 1:
+            raise SystemExit(
+                f"--teacher-weight is {teacher_weight}; give a part of the loss in"
+                " (0, 1]"
+            )
+        self.teacher_weight = teacher_weight
+        # In a list: not a part of the criterion, which fairseq writes to checkpoints.
+        self._teacher: List[nn.Module] = [_load(teacher, task)]
+
+    def compute_loss(self, model, net_output, sample, reduce=True):
+        loss, nll_loss = super().compute_loss(model, net_output, sample, reduce)
+        if not model.training:
+            return loss, nll_loss
+        lprobs, target = self.get_lprobs_and_target(model, net_output, sample)
+        teacher = self._teacher[0].to(device=lprobs.device)
+        with torch.no_grad():
+            output = teacher(**sample["net_input"])
+            wanted, _ = self.get_lprobs_and_target(teacher, output, sample)
+        away = -(wanted.float().exp() * lprobs).sum(-1)
+        away = away.masked_fill(target.eq(self.padding_idx), 0.0)
+        away = away.sum() if reduce else away.unsqueeze(-1)
+        return (1 - self.teacher_weight) * loss + self.teacher_weight * away, nll_loss
+
+
+def _load(path: str, task) -> nn.Module:
+    try:
+        load_checkpoint(path)  # refuses what is not only data
+        (teacher,), _ = load_model_ensemble([path], task=task)
+    except LotteryError as error:
+        raise SystemExit(f"--teacher: {error}") from None
+    except RuntimeError:  # of load_state_dict: tensors of other shapes
+        raise SystemExit(
+            f"--teacher {path} does not fit the data; its model must be trained on data"
+            " with these very dictionaries"
+        ) from None
+    return teacher.requires_grad_(False).eval()

@@ -1,0 +1,51 @@
+"""Fitting: scores and scales whose masked weight comes closest to a trained one."""
+
+from __future__ import annotations
+
+import math
+from typing import List
+
+import torch
+from torch import Tensor
+
+from onelayer_lottery.mask import top_k_mask
+from onelayer_lottery.modules import scaled
+
+_ROUNDS = 4  # of mask and scales in turn; eight came 0.5% closer at most on a layer
+
+
+def fit(
+    trained: Tensor, frozen: Tensor, *, keep: float, scales: List[Tensor]
+) -> Tensor:
+    """Choose scores, and set the scales in place, so that W is close to ``trained``.
+
+    In turn, the mask keeps the weights that lower the squared distance most, and the
+    scales take their least-squares values. The scores are the ranks of the weights by
+    that measure, spread evenly over the range of random first scores, so that the same
+    learning rate fits both.
+    """
+    trained = trained.detach().float()
+    scores = torch.empty_like(frozen)
+    for _ in range(_ROUNDS if scales else 1):
+        whole = scaled(frozen, scales)
+        _rank(whole * (2 * trained - whole), scores)
+        _fit_scales(trained, frozen * top_k_mask(scores, keep), scales)
+    return scores
+
+
+def _rank(value: Tensor, scores: Tensor) -> None:
+    order = value.flatten().argsort(stable=True)
+    size = order.numel()
+    bound = 1 / math.sqrt(value.shape[1])
+    ranks = (torch.arange(size, dtype=torch.float64) + 0.5) * (bound / size)
+    scores.view(-1)[order] = ranks.to(scores.dtype)
+
+
+def _fit_scales(trained: Tensor, masked: Tensor, scales: List[Tensor]) -> None:
+    for place, scale in enumerate(scales):
+        others = scaled(masked, scales[:place] + scales[place + 1 :])
+        along = [d for d in range(2) if scale.shape[d] == 1]
+        power = others.pow(2).sum(along, keepdim=True)
+        found = (others * trained).sum(along, keepdim=True) / power.clamp_min(1e-12)
+        # Where nothing is kept, as in the row of a padding symbol, any scale will do.
+        scale.copy_(torch.where(power > 0, found, torch.ones_like(found)))

@@ -1,0 +1,123 @@
+"""Flags that make masks learn better, through the real commands."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import ROOT
+
+from onelayer_lottery.checkpoint import load_checkpoint
+from onelayer_lottery.fitting import fit
+from onelayer_lottery.frozen import frozen_weight
+from onelayer_lottery.modules import first_scales
+
+SIGNED = ("--mask-init", "signed-constant")
+
+
+@pytest.fixture(scope="module")
+def dense(fairseq):
+    """A checkpoint of a stock model with the shape that the tests train."""
+    fairseq.train(
+        *("data-bin", "to-start-from", "--arch", "transformer", "--max-update", 2),
+        *("--encoder-attention-heads", 4, "--decoder-attention-heads", 4),
+        "--share-decoder-input-output-embed",
+    )
+    return fairseq.folder / "to-start-from" / "checkpoint_last.pt"
+
+
+def test_masks_scales_and_norms_start_from_a_trained_model(fairseq, dense):
+    moved = dense.with_name("moved.pt")
+    moved.write_bytes(dense.read_bytes())
+    flags = ["--mask-start", moved, "--mask-scale", "row", "--mask-train", "norm,bias"]
+    flags += [*SIGNED, "--lr", 0]
+    fairseq.train("data-bin", "started", *flags, "--max-update", 1)
+    path = fairseq.folder / "started" / "checkpoint_last.pt"
+    trained, ours = (load_checkpoint(p)["model"] for p in (dense, path))
+    for layer in ("encoder.layers.1.fc1", "decoder.layers.0.encoder_attn.k_proj"):
+        weight = trained[f"{layer}.weight"]
+        shape = tuple(weight.shape)
+        role = layer.replace(".1.", ".*.").replace(".0.", ".*.")
+        frozen = frozen_weight(1, role, shape=shape, init="signed-constant", keep=0.5)
+        scales = first_scales(shape, "row")
+        scores = fit(weight, frozen, keep=0.5, scales=scales)
+        assert torch.equal(ours[f"{layer}.masked.scores"], scores)
+        assert torch.equal(ours[f"{layer}.masked.scales.0"], scales[0])
+        assert torch.equal(ours[f"{layer}.bias"], trained[f"{layer}.bias"])
+    moved.unlink()
+    fairseq.train("data-bin", "started", *flags, "--max-update", 2)
+    done = fairseq.generate("data-bin", "started/checkpoint_last.pt")
+    assert done.lines("H")
+
+
+def test_the_best_preset_is_known_by_its_flags(fairseq):
+    flags = ["--mask-preset", "best", "--mask-gain", 0.7, "--disable-validation"]
+    done = fairseq.train("data-bin", "best", *flags, "--max-update", 3)
+    assert "init:signed-constant|" in done.log
+    assert "gain:0.7|" in done.log  # a flag that is given wins
+
+
+def quantise(*words):
+    script = ROOT / "examples" / "learning" / "quantise.py"
+    return subprocess.run(
+        [sys.executable, script, *map(str, words)],
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+
+
+def test_a_dense_model_is_rounded_to_few_bits(fairseq, dense):
+    rounded = fairseq.folder / "rounded.pt"
+    done = quantise(dense, "--bits", 4, "--group", 16, "-o", rounded)
+    assert done.returncode == 0, done.stderr
+    theirs, ours = (load_checkpoint(path)["model"] for path in (dense, rounded))
+    name = "encoder.layers.0.fc1.weight"
+    runs = ours[name].view(-1, 16)
+    assert all(len(run.unique()) <= 15 for run in runs)
+    step = runs.abs().amax(1, keepdim=True) / 7
+    assert ((runs - theirs[name].view(-1, 16)).abs() <= 0.51 * step).all()
+    stored = {t.data_ptr(): t for t in theirs.values()}.values()
+    matrices = sum(t.numel() for t in stored if t.dim() == 2)
+    rest = sum(t.numel() for t in stored if t.dim() != 2)
+    expected = matrices // 2 + matrices // 16 * 2 + 4 * rest
+    assert done.stdout.split() == ["4", "bits:", f"{expected:,}", "bytes"]
+    assert fairseq.generate("data-bin", rounded).lines("H")
+    again = quantise(dense, "--bits", 4, "-o", rounded)
+    assert again.returncode == 1
+    assert "rounded.pt exists, pass --force" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("--mask-start", "none.pt"), "--mask-start: none.pt is not a file"),
+        (
+            ("--mask-start", "trained/checkpoint_last.pt"),
+            "--mask-start: the checkpoint has no encoder.embed_tokens.weight",
+        ),
+        (
+            ("--mask-start", "to-start-from/checkpoint_last.pt", "--encoder-layers", 3),
+            "--mask-start: the checkpoint has no encoder.layers.2.",
+        ),
+        (
+            (
+                "--mask-start",
+                "to-start-from/checkpoint_last.pt",
+                "--encoder-ffn-embed-dim",
+                64,
+            ),
+            "has the shape (48, 32), this model's (64, 32); give one of a dense model",
+        ),
+        (("--mask-anneal", 1.5), "--mask-anneal is 1.5; give a part of the training"),
+        (
+            ("--mask-anneal", 0.5, "--max-update", 0, "--max-epoch", 1),
+            "--mask-anneal 0.5 is a part of --max-update, which is not given",
+        ),
+    ],
+)
+def test_bad_flags_are_one_sentence(fairseq, trained, dense, flags, sentence):
+    done = fairseq.train("data-bin", "never", *flags, status=None)
+    assert done.status != 0
+    assert sentence in done.log
+    assert "Traceback" not in done.log
