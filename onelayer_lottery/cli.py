@@ -22,6 +22,7 @@ from onelayer_lottery.convert import (
 )
 from onelayer_lottery.embeddings import SIDES, read_vectors, write_text
 from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.experiments.cli import add_commands as add_experiments
 from onelayer_lottery.export import (
     check_masked,
     find_dictionaries,
@@ -43,8 +44,10 @@ _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 def main(argv: Optional[List[str]] = None) -> int:
     """Run a subcommand; 0 done, 1 failed, 2 misuse."""
     options = _parser().parse_args(argv)
-    # fairseq's log of batches and torch's of pinned memory say nothing to a user here.
-    logging.getLogger("fairseq").setLevel(logging.WARNING)
+    # fairseq's log of batches, matplotlib's of fonts and torch's of pinned memory say
+    # nothing to a user here.
+    for library in ("fairseq", "matplotlib"):
+        logging.getLogger(library).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*pin_memory.*")
     try:
         options.run(options)
@@ -70,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_inspect(commands)
     _add_average(commands)
     _add_embeddings(commands)
+    add_experiments(commands)
     _add_user_dir(commands)
     return parser
 

@@ -9,23 +9,30 @@ PACKAGE = Path(__file__).parent.parent / "onelayer_lottery"
 
 # Each room may import the rooms named here, and no other.
 ALLOWED = {
-    "mask": set(),
-    "frozen": set(),
+    "parallel": set(),
+    "kernels": {"parallel", "_kernels"},
+    "mask": {"kernels"},
+    "frozen": {"parallel"},
     "errors": set(),
     "compat": set(),
     "modules": {"mask", "frozen"},
     "config": {"frozen"},
-    "planting": {"modules", "config", "frozen", "mask", "compat", "errors"},
+    "fitting": {"mask", "modules"},
+    "planting": {
+        *("modules", "config", "fitting", "frozen", "mask", "compat", "errors"),
+    },
+    "flips": {"planting"},
     "models": set(),
-    "models.planted": {"compat", "config", "errors", "planting"},
+    "models.planted": {"compat", "config", "errors", "flips", "importing", "planting"},
     "models.transformer": {
         *("compat", "config", "embeddings", "importing", "models.planted"),
     },
     "checkpoint": {"compat", "errors", "files"},
     "average": {"checkpoint", "errors"},
+    "distillation": {"checkpoint", "errors"},
     "files": set(),
     "embeddings": {"checkpoint", "errors", "files"},
-    "importing": {"config", "embeddings", "errors", "planting"},
+    "importing": {"checkpoint", "config", "embeddings", "errors", "planting"},
     "bits": set(),
     "container": {"files"},
     "ticket": {"bits", "container", "errors", "frozen"},
@@ -35,19 +42,64 @@ ALLOWED = {
     },
     "convert": {
         *("checkpoint", "compat", "config", "export", "frozen"),
-        *("models.planted", "planting", "ticket"),
+        *("models.planted", "modules", "planting", "ticket"),
     },
     "inspection": {"ticket"},
     "translate": {"convert", "errors", "ticket"},
+    "experiments": set(),
+    "experiments.results": {"errors", "files"},
+    "experiments.panels": {"errors", "experiments.results"},
+    "experiments.table1": {"errors", "experiments.panels"},
+    "experiments.figures": {"experiments.panels"},
+    "experiments.report": {
+        *("errors", "files", "experiments.figures", "experiments.panels"),
+        "experiments.table1",
+    },
+    "experiments.grid": {"errors", "experiments.table1"},
+    "experiments.flags": {"config", "errors", "experiments.grid", "models.planted"},
+    "experiments.commands": {"experiments.flags", "experiments.grid"},
+    "experiments.score": {"errors"},
+    "experiments.size": {
+        *("checkpoint", "config", "errors", "export", "inspection"),
+        *("models.planted", "ticket"),
+    },
+    "experiments.run": {
+        *("checkpoint", "compat", "errors", "files"),
+        *("experiments.score", "experiments.size"),
+    },
+    "experiments.launch": {"errors"},
+    "experiments.sweep": {
+        *("errors", "files", "experiments.commands", "experiments.flags"),
+        *("experiments.grid", "experiments.results", "experiments.run"),
+    },
+    "experiments.cli": {
+        *("errors", "experiments.commands", "experiments.flags", "experiments.grid"),
+        *("experiments.launch", "experiments.report", "experiments.sweep"),
+    },
     "cli": {
         *("average", "checkpoint", "convert", "embeddings", "errors", "export"),
-        *("inspection", "ticket", "translate"),
+        *("experiments.cli", "inspection", "ticket", "translate"),
     },
 }
 WITHOUT_FAIRSEQ = {
     *("mask", "frozen", "modules", "errors", "checkpoint", "average"),
-    *("bits", "container", "files", "ticket", "inspection"),
+    *(
+        "parallel",
+        "kernels",
+        "fitting",
+        "bits",
+        "container",
+        "files",
+        "ticket",
+        "inspection",
+    ),
+    *("experiments.results", "experiments.panels", "experiments.table1"),
+    *("experiments.figures", "experiments.report", "experiments.grid"),
+    *("experiments.score", "experiments.launch"),
 }
+# Read by --help too, where they may not be installed.
+LATE = {"matplotlib", "yaml", "submitit", "sacrebleu"}
+NEEDS_MATPLOTLIB = {"experiments.figures"}
 
 
 def rooms():
@@ -76,3 +128,16 @@ def test_a_room_imports_only_the_rooms_below_it(room, tree):
 )
 def test_what_is_not_about_fairseq_does_not_import_it(room, tree):
     assert not any(name.startswith("fairseq") for name in imported(tree))
+
+
+@pytest.mark.parametrize(("room", "tree"), list(rooms()))
+def test_libraries_of_the_experiments_are_imported_where_they_are_used(room, tree):
+    if room in NEEDS_MATPLOTLIB:
+        return
+    tops = {
+        name.split(".")[0]
+        for node in tree.body
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for name in imported(ast.Module(body=[node], type_ignores=[]))
+    }
+    assert not tops & LATE

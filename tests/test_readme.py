@@ -52,7 +52,8 @@ def test_every_flag_of_the_masks_is_in_the_table():
                 rf"^\| `{flag}` \|\s*`?([^|`]*?)`?\s*\|", README, re.MULTILINE
             )
             assert row, flag
-            assert row.group(1).strip() == str(field.default or "")
+            default = "" if field.default is False else str(field.default)
+            assert row.group(1).strip() == default
 
 
 def test_every_room_is_on_the_map():
@@ -61,6 +62,8 @@ def test_every_room_is_on_the_map():
             assert f"`onelayer_lottery/{path.name}`" in README or (
                 f"`{path.name}`" in README
             ), path.name
+    for path in (ROOT / "onelayer_lottery" / "experiments").glob("*.py"):
+        assert path.name == "__init__.py" or f"`{path.name}`" in README, path.name
 
 
 def test_every_command_is_named(capsys):

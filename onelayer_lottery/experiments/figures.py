@@ -1,0 +1,225 @@
+"""The plots: each function draws one panel on an Axes and returns it."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+
+from onelayer_lottery.experiments.panels import Line, Panel, spread
+
+# Okabe and Ito's colours, which the colour-blind can tell apart; legible on dark too.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8A8A00")
+MARKERS = "osD^vPX"
+DENSE = "#808080"
+MEASURES = {"bleu": "BLEU", "accuracy": "accuracy, %"}
+# The colour of text and axes: a page replaces it by that of its own text.
+INK = "#000001"
+
+Draw = Callable[[Axes], Any]
+
+_STYLE = {
+    **{f"{part}.color": INK for part in ("text", "xtick", "ytick")},
+    **{f"axes.{part}color": INK for part in ("label", "edge", "title")},
+    "legend.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": DENSE,
+    "grid.alpha": 0.25,
+    "font.size": 11,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+}
+
+
+def plot_by_keep(panel: Panel, ax: Optional[Axes] = None) -> Axes:
+    """The score by the fraction kept, one line per variant, the dense model's across.
+
+    Mean and one standard deviation over the seeds, as in the paper's figures.
+    """
+    ax = ax or plt.gca()
+    drawn = False
+    greys = 0
+    for number, line in enumerate(line for line in panel.lines if not line.dense):
+        points = sorted(line.spreads(panel.measure).items())
+        if not points:
+            continue
+        drawn = True
+        keeps = [100 * keep for keep, _ in points]
+        means = [point.mean for _, point in points]
+        colour = COLOURS[number % len(COLOURS)]
+        marker = MARKERS[number % len(MARKERS)]
+        low = [point.mean - point.deviation for _, point in points]
+        high = [point.mean + point.deviation for _, point in points]
+        ax.fill_between(keeps, low, high, color=colour, alpha=0.2, linewidth=0)
+        ax.plot(keeps, means, color=colour, marker=marker, label=line.label)
+    for line in panel.lines:
+        points = line.spreads(panel.measure) if line.dense else {}
+        for point in points.values():
+            drawn = True
+            style = ("--", ":", "-.")[greys % 3]
+            greys += 1
+            ax.axhline(point.mean, color=DENSE, linestyle=style, label=line.label)
+            low, high = point.mean - point.deviation, point.mean + point.deviation
+            ax.axhspan(low, high, color=DENSE, alpha=0.2, linewidth=0)
+    ax.set_xlim(0, 100)
+    ax.set_xlabel("kept weights, %")
+    ax.set_ylabel(MEASURES[panel.measure])
+    ax.set_title(panel.corpus)
+    if drawn:
+        ax.legend(loc="best")
+    _write_missing(ax, panel.missing, drawn)
+    return ax
+
+
+def plot_curves(panel: Panel, line: Line, ax: Optional[Axes] = None) -> Axes:
+    """The validation loss of a variant by updates, one line per fraction kept."""
+    ax = ax or plt.gca()
+    dense = [(other, None) for other in panel.lines if other.dense and other != line]
+    keeps = sorted(keep for keep in line.runs if keep is not None)
+    shades = plt.get_cmap("viridis")
+    for other, keep in [(line, keep) for keep in keeps] + dense:
+        curve = _mean_curve(other.runs[keep])
+        if not curve:
+            continue
+        place = keeps.index(keep) / max(1, len(keeps) - 1) if keep is not None else 0
+        ax.plot(
+            list(curve),
+            list(curve.values()),
+            color=DENSE if keep is None else shades(0.9 * place),
+            linestyle="--" if keep is None else "-",
+            label=other.label if keep is None else f"keep {keep:g}",
+        )
+    ax.set_xlabel("updates")
+    ax.set_ylabel("validation nll_loss, bits")
+    ax.set_title(f"{line.label}, {panel.corpus}")
+    if ax.lines:
+        ax.legend(ncol=2)
+    _write_missing(ax, [], bool(ax.lines))
+    return ax
+
+
+def plot_bytes(panels: List[Panel], ax: Optional[Axes] = None) -> Axes:
+    """The score by the bytes of the model: tickets, and dense models in fp32, int8.
+
+    All panels are of one corpus. An int8 model is not translated with: its bytes are
+    drawn at the score of fp32.
+    """
+    ax = ax or plt.gca()
+    measure = panels[0].measure
+    seen: Dict[Tuple[str, ...], str] = {}
+    styles: Dict[str, Tuple[str, str]] = {}
+    for panel in panels:
+        for line in panel.lines:
+            for keep, runs in line.runs.items():
+                runs = [run for run in runs if measure in run]
+                key = tuple(run["id"] for run in runs)
+                if not runs or key in seen:
+                    continue
+                seen[key] = line.label
+                score = spread([run[measure] for run in runs])
+                colour, marker = styles.setdefault(
+                    line.label,
+                    (COLOURS[len(styles) % 7], MARKERS[len(styles) % 7])
+                    if keep is not None
+                    else (DENSE, "s*hp8"[len(styles) % 5]),
+                )
+                for kind, filled in _kinds(keep):
+                    if kind not in runs[0]["bytes"]:
+                        continue
+                    size = spread([run["bytes"][kind] for run in runs]).mean
+                    ax.errorbar(
+                        size / 1e6,
+                        score.mean,
+                        yerr=score.deviation,
+                        color=colour,
+                        marker=marker,
+                        linestyle="none",
+                        markerfacecolor=colour if filled else "none",
+                        label=_byte_label(line.label, kind),
+                    )
+    ax.set_xlabel("bytes of the model without dictionaries, MB")
+    ax.set_ylabel(MEASURES[measure])
+    ax.set_title(panels[0].corpus)
+    if seen:
+        ax.set_xscale("log")
+        handles, labels = ax.get_legend_handles_labels()
+        unique = dict(zip(labels, handles))
+        ax.legend(unique.values(), unique.keys())
+    _write_missing(ax, [], bool(seen))
+    return ax
+
+
+def draw_svg(draws: List[Draw], *, name: str, page: bool = False) -> str:
+    """Panels side by side as the text of an SVG; for a page, in the page's colours."""
+    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):
+        figure, axes = plt.subplots(
+            1, len(draws), figsize=(5.2 * len(draws), 4), squeeze=False
+        )
+        try:
+            for draw, ax in zip(draws, axes[0]):
+                draw(ax)
+            figure.tight_layout()
+            out = io.StringIO()
+            figure.savefig(out, format="svg", transparent=page, metadata={"Date": None})
+        finally:
+            plt.close(figure)
+    text = out.getvalue()
+    if page:
+        text = text[text.index("<svg") :].replace(INK, "currentColor")
+        text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    return text
+
+
+def _kinds(keep: Optional[float]) -> Tuple[Tuple[str, bool], ...]:
+    if keep is None:
+        return (("fp32", True), ("int8", False))
+    return (("ticket_without_dictionaries", True),)
+
+
+def _byte_label(label: str, kind: str) -> str:
+    return {"fp32": f"{label}, fp32", "int8": f"{label}, int8 (score of fp32)"}.get(
+        kind, label
+    )
+
+
+def _mean_curve(runs: List[Dict[str, Any]]) -> Dict[int, float]:
+    """The mean loss at the updates at which every run was validated."""
+    curves = [
+        {
+            point["update"]: point["nll_loss"]
+            for point in run["curve"]
+            if "nll_loss" in point
+        }
+        for run in runs
+    ]
+    if not curves:
+        return {}
+    shared = sorted(set.intersection(*map(set, curves)))
+    return {at: sum(curve[at] for curve in curves) / len(curves) for at in shared}
+
+
+def _write_missing(ax: Axes, missing: List[str], drawn: bool) -> None:
+    """Say in the figure itself that runs are missing."""
+    if not drawn:
+        ax.text(0.5, 0.5, "no finished run yet", ha="center", transform=ax.transAxes)
+    elif missing:
+        heads = "; ".join(text.split(" runs are missing")[0] for text in missing)
+        ax.annotate(
+            f"missing: {heads}",
+            (0, 0),
+            xytext=(0, -42),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            fontsize=8,
+            color=DENSE,
+        )

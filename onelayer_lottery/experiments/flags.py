@@ -1,0 +1,78 @@
+"""Flags that fairseq would refuse, found before anything starts."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import io
+from pathlib import Path
+from typing import Any, Callable, List, Optional
+
+from fairseq import options
+from fairseq.models import ARCH_MODEL_REGISTRY
+
+from onelayer_lottery.config import MaskConfig, problems
+from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.experiments.grid import Flags, Grid, words_of
+from onelayer_lottery.models.planted import PlantedModel
+
+PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def is_masked(arch: str) -> bool:
+    """Whether an architecture has masks."""
+    model = ARCH_MODEL_REGISTRY.get(arch)
+    return model is not None and issubclass(model, PlantedModel)
+
+
+def check_flags(grid: Grid) -> None:
+    """End with a sentence for each thing that fairseq, or the masks, would refuse."""
+    found: List[str] = []
+    seen = set()
+    for run in grid.runs:
+        checked = (tuple(run.train.items()), tuple((run.generate or {}).items()))
+        if checked in seen:
+            continue
+        seen.add(checked)
+        problem = _train_problem(run.train, grid) or (
+            run.generate is not None and _generate_problem(run.generate, grid)
+        )
+        if problem:
+            found.append(f"variant {run.variant}: {problem}")
+    if found:
+        lines = "\n  ".join(dict.fromkeys(found))
+        raise LotteryError(f"{grid.name}: fairseq would refuse\n  {lines}")
+
+
+def _train_problem(flags: Flags, grid: Grid) -> Optional[str]:
+    arch = str(flags["arch"])
+    if arch not in ARCH_MODEL_REGISTRY:
+        near = difflib.get_close_matches(arch, ARCH_MODEL_REGISTRY, 3, 0.5)
+        return f"arch {arch} is not known" + (
+            f"; did you mean {' or '.join(near)}?" if near else ""
+        )
+    parsed = _parse(options.get_training_parser, flags, grid)
+    if isinstance(parsed, str):
+        return parsed
+    if is_masked(arch):
+        return "; ".join(problems(MaskConfig.from_namespace(parsed), parsed)) or None
+    return None
+
+
+def _generate_problem(flags: Flags, grid: Grid) -> Optional[str]:
+    parsed = _parse(options.get_generation_parser, {"path": "x", **flags}, grid)
+    return f"generate: {parsed}" if isinstance(parsed, str) else None
+
+
+def _parse(parser_of: Callable[[], Any], flags: Flags, grid: Grid) -> Any:
+    """The parsed arguments, or what fairseq's parser says of them."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return options.parse_args_and_arch(
+                parser_of(), [str(grid.data), *words_of(flags)]
+            )
+    except SystemExit:
+        return said.getvalue().strip().rpartition("error: ")[2] or "its flags"
+    except (KeyError, ValueError, TypeError) as error:
+        return f"its flags ({error})"

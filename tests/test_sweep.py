@@ -1,0 +1,533 @@
+"""Sweeps through the real command: real trainings of a very small model."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, SPLITS
+
+from onelayer_lottery.cli import main
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+BASE = """
+  arch: transformer_onelayer_random_tiny
+  encoder-embed-dim: 32
+  encoder_ffn_embed_dim: 48
+  decoder-embed-dim: 32
+  --decoder-ffn-embed-dim: 48
+  encoder-layers: 2
+  decoder-layers: 2
+  optimizer: adam
+  lr: 2e-3
+  criterion: label_smoothed_cross_entropy
+  label-smoothing: 0.1
+  max-tokens: 1200
+  max-update: 4
+  num-workers: 0
+  log-interval: 1
+"""
+GRID = """
+data: DATA
+reference: REFERENCE
+base: BASE
+generate:
+  beam: 2
+  max-len-b: 12
+  max-tokens: 2000
+  remove-bpe: sentencepiece
+"""
+
+
+@pytest.fixture(scope="session")
+def data(fairseq):
+    """The binarised corpus, with its test references beside it."""
+    folder = fairseq.folder / "data-bin"
+    text = (fairseq.folder / "test.en").read_text("utf-8")
+    (folder / "reference.en").write_text(text, "utf-8")
+    return folder
+
+
+@pytest.fixture
+def grid(data, tmp_path):
+    """Writes a grid file: the common part, then what is given."""
+
+    def write(rest: str, *, base: str = "", name: str = "grid.yaml") -> Path:
+        text = GRID.replace("DATA", str(data)).replace("REFERENCE", "reference.en")
+        path = tmp_path / name
+        path.write_text(text.replace("BASE", BASE + base) + rest, "utf-8")
+        return path
+
+    return write
+
+
+def words(*arguments):
+    return [sys.executable, "-m", "onelayer_lottery.cli", *map(str, arguments)]
+
+
+def environment(**extra):
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": path, **extra}
+
+
+def sweep(*arguments, status=0, **extra):
+    done = subprocess.run(
+        words("sweep", *arguments),
+        capture_output=True,
+        encoding="utf-8",
+        env=environment(**extra),
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def results(out):
+    text = (out / "results.jsonl").read_text("utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.fixture(scope="session")
+def swept(data, tmp_path_factory):
+    """A folder with the runs of a dense model and two that take its embeddings."""
+    folder = tmp_path_factory.mktemp("swept")
+    text = GRID.replace("DATA", str(data)).replace("REFERENCE", "reference.en")
+    path = folder / "figure3.yaml"
+    path.write_text(
+        text.replace("BASE", BASE)
+        + """
+figure: 3
+title: Imported embeddings
+corpus: Grammar
+variants:
+  dense:
+    arch: transformer
+    share-decoder-input-output-embed: yes
+    table1: iwslt/dense
+  imported:
+    label: embeddings of the dense model
+    mask-keep: [0.3, 0.5]
+    encoder-embed-path: ${dense}
+    decoder-embed-path: ${dense}
+    table1: iwslt/small
+""",
+        "utf-8",
+    )
+    out = folder / "runs"
+    done = sweep(path, "--out", out, "--jobs", 2)
+    return path, out, done
+
+
+def test_every_run_leaves_one_line_with_all_that_was_measured(swept):
+    _, out, done = swept
+    lines = {
+        (r["variant"], r["config"]["train"].get("mask-keep")): r for r in results(out)
+    }
+    assert set(lines) == {("dense", None), ("imported", "0.3"), ("imported", "0.5")}
+    for line in lines.values():
+        assert line["status"] == "finished"
+        assert 0 <= line["bleu"] <= 100
+        assert "tok:13a" in line["bleu_signature"]
+        assert line["curve"][-1]["update"] == 4
+        assert line["curve"][-1]["nll_loss"] > 1
+        assert line["seconds"]["train"] >= 0
+        assert line["data"]["train"] == SPLITS["train"]
+        assert {"torch", "fairseq", "python", "sacrebleu"} <= set(line["versions"])
+    assert (
+        lines["dense", None]["bytes"]["fp32"]
+        == 4 * lines["dense", None]["bytes"]["int8"]
+    )
+    half = lines["imported", "0.5"]
+    assert half["signature"].startswith(
+        "arch:transformer_onelayer_random_tiny|keep:0.5"
+    )
+    ticket = out / half["folder"] / "model.ticket"
+    assert half["bytes"]["ticket"] == ticket.stat().st_size
+    assert half["bytes"]["ticket_without_dictionaries"] < half["bytes"]["ticket"]
+    assert half["weights"]["kept"] * 2 == half["weights"]["positions"]
+    assert "100% 3/3 runs" in done.stderr
+    assert "ETA" in done.stderr
+
+
+GENERATED = """S-1\tein zweiter satz steht hier .
+T-1\ta second sentence is here .
+H-1\t-0.5\ta second sentence is here .
+D-1\t-0.5\ta second sentence is here.
+S-0\tder erste satz ist lang .
+T-0\tthe first sentence is long .
+H-0\t-0.5\tthe first sentence is wrong .
+D-0\t-0.5\tthe first sentence is wrong.
+"""
+
+
+def test_bleu_is_of_the_generated_lines_in_the_order_of_the_test_set(tmp_path):
+    import sacrebleu
+
+    from onelayer_lottery.experiments.score import bleu_of
+
+    log, reference = tmp_path / "generate.log", tmp_path / "reference.en"
+    log.write_text(GENERATED)
+    reference.write_text("the first sentence is long.\na second sentence is here.\n")
+    found = bleu_of(log, 2, reference)
+    expected = sacrebleu.corpus_bleu(
+        ["the first sentence is wrong.", "a second sentence is here."],
+        [["the first sentence is long.", "a second sentence is here."]],
+    )
+    assert found["bleu"] == pytest.approx(expected.score, abs=1e-3)
+    assert 50 < found["bleu"] < 100
+    assert "tok:13a" in found["bleu_signature"]
+    tokens = bleu_of(log, 2, None)
+    assert 50 < tokens["bleu"] < 100
+    assert "tok:none" in tokens["bleu_signature"]
+
+
+def test_sentences_that_were_not_translated_are_missed(tmp_path):
+    from onelayer_lottery.errors import LotteryError
+    from onelayer_lottery.experiments.score import bleu_of
+
+    log, reference = tmp_path / "generate.log", tmp_path / "reference.en"
+    log.write_text(GENERATED)
+    with pytest.raises(LotteryError, match="2 of 3 sentences were translated"):
+        bleu_of(log, 3, None)
+    reference.write_text("one line\n")
+    with pytest.raises(LotteryError, match="1 reference lines for 2 sentences"):
+        bleu_of(log, 2, reference)
+
+
+def test_a_curve_has_each_update_once_after_a_resumption():
+    from onelayer_lottery.experiments.score import curve_of
+
+    line = (
+        'x | INFO | valid | {"epoch": %d, "valid_loss": "9", "valid_nll_loss": "%s",'
+        ' "valid_num_updates": "%d"}\n'
+    )
+    log = line % (1, "8.5", 10) + line % (2, "7.9", 20) + line % (2, "7.5", 20)
+    assert curve_of(log) == [
+        {"epoch": 1, "update": 10, "loss": 9.0, "nll_loss": 8.5},
+        {"epoch": 2, "update": 20, "loss": 9.0, "nll_loss": 7.5},
+    ]
+
+
+def test_seconds_before_an_interruption_count():
+    from onelayer_lottery.experiments.score import wall_seconds
+
+    inner = '{"num_updates": "%d", "train_wall": "9", "wall": "%d"}\n'
+    epoch = (
+        '{"train_num_updates": "40", "train_train_wall": "12", "train_wall": "17"}\n'
+    )
+    log = inner % (20, 50) + inner % (40, 100) + inner % (30, 7) + epoch
+    assert wall_seconds(log) == 117
+    assert wall_seconds("nothing") is None
+
+
+def test_finished_runs_are_not_repeated_also_for_another_grid(swept, tmp_path):
+    path, out, _ = swept
+    other = tmp_path / "other.yaml"
+    text = path.read_text("utf-8").replace("  dense:\n", "  baseline:\n")
+    other.write_text(text.replace("${dense}", "${baseline}"), "utf-8")
+    before = (out / "results.jsonl").read_bytes()
+    done = sweep(other, "--out", out)
+    assert "3 of 3 runs are done" in done.stderr
+    assert (out / "results.jsonl").read_bytes() == before
+
+
+def test_a_result_that_was_not_written_down_is_found_again(swept):
+    path, out, _ = swept
+    before = results(out)
+    whole = (out / "results.jsonl").read_text("utf-8")
+    cut = whole[: whole.rstrip("\n").rfind("\n") + 40]  # a kill within the last line
+    (out / "results.jsonl").write_text(cut, "utf-8")
+    sweep(path, "--out", out)
+    assert results(out) == before
+
+
+def test_a_killed_sweep_ends_its_trainings_and_goes_on(grid, tmp_path):
+    path = grid("variants: {slow: {}}\n", base="  save-interval-updates: 5\n")
+    path.write_text(path.read_text().replace("max-update: 4", "max-update: 60"))
+    out = tmp_path / "runs"
+    process = subprocess.Popen(
+        words("sweep", path, "--out", out),
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        env=environment(),
+    )
+    deadline = time.time() + 300
+    while not list(out.glob("*/checkpoint_last.pt")) and time.time() < deadline:
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    folder = next(out.glob("slow-*"))
+    while alive(folder) and time.time() < deadline:
+        time.sleep(0.05)
+    assert not alive(folder)
+    assert not (folder / "result.json").exists()
+    sweep(path, "--out", out)
+    assert [line["status"] for line in results(out)] == ["finished"]
+    log = (folder / "train.log").read_text("utf-8")
+    assert "Loaded checkpoint" in log
+    assert results(out)[0]["curve"][-1]["update"] == 60
+
+
+def alive(folder):
+    """The processes of a run, of which none must outlive the sweep."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if str(folder) in path.read_bytes().decode("utf-8", "replace"):
+                found.append(path)
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_sweep_ends_its_trainings(grid, tmp_path, number):
+    path = grid("variants: {slow: {}}\n")
+    path.write_text(path.read_text().replace("max-update: 4", "max-update: 9000"))
+    out = tmp_path / "runs"
+    process = subprocess.Popen(
+        words("sweep", path, "--out", out),
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        env=environment(),
+        # A test run in the background would hand on that ctrl-C is to be ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    deadline = time.time() + 300
+    while not list(out.glob("*/train.log")) and time.time() < deadline:
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert not alive(out)
+
+
+def test_a_damaged_last_checkpoint_is_replaced_by_the_newest_whole_one(
+    trained, tmp_path
+):
+    import shutil
+
+    from onelayer_lottery.experiments.run import _mend_last
+
+    folder = tmp_path / "run"
+    folder.mkdir()
+    shutil.copy(trained / "checkpoint_best.pt", folder)
+    whole = (trained / "checkpoint_last.pt").read_bytes()
+    (folder / "checkpoint_last.pt").write_bytes(whole[: len(whole) // 2])
+    _mend_last(folder)
+    best = (folder / "checkpoint_best.pt").read_bytes()
+    assert (folder / "checkpoint_last.pt").read_bytes() == best
+
+
+def test_a_failed_run_is_recorded_and_does_not_stop_the_others(grid, tmp_path):
+    path = grid(
+        """
+variants:
+  broken: {encoder-embed-path: missing.pt}
+  needy: {encoder-embed-path: "${broken}"}
+  fine: {}
+"""
+    )
+    out = tmp_path / "runs"
+    done = sweep(path, "--out", out, status=1)
+    assert "2 of 3 runs failed" in done.stderr
+    lines = {line["variant"]: line for line in results(out)}
+    assert lines["fine"]["status"] == "finished"
+    assert "missing.pt" in lines["broken"]["reason"]
+    assert "missing.pt" in Path(lines["broken"]["log"]).read_text("utf-8")
+    assert "broken" in lines["needy"]["reason"]
+    retried = sweep(path, "--out", out, status=1)
+    assert "1 of 3 runs are done" in retried.stderr
+    assert "FAILED broken" in retried.stderr
+
+
+def test_a_second_sweep_in_the_same_folder_is_refused(grid, tmp_path):
+    import fcntl
+
+    out = tmp_path / "runs"
+    out.mkdir()
+    with (out / ".lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        done = sweep(grid("variants: {one: {}}\n"), "--out", out, status=1)
+    assert "in use by another sweep" in done.stderr
+    assert not (out / "results.jsonl").exists()
+
+
+def test_a_dry_run_prints_commands_that_run(grid, tmp_path):
+    out = tmp_path / "runs"
+    path = grid("variants: {one: {max-update: 1}}\nseeds: [7]\n")
+    done = sweep(path, "--out", out, "--dry-run")
+    assert not out.exists()
+    commands = [line for line in done.stdout.splitlines() if not line.startswith("#")]
+    assert len(commands) == 2
+    assert "--seed 7 --mask-seed 7" in commands[0]
+    for command in commands:
+        assert shlex.split(command)
+        ran = subprocess.run(
+            command, shell=True, capture_output=True, encoding="utf-8", check=False
+        )
+        assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.count("\nH-") == SPLITS["test"]
+
+
+def test_submitit_runs_the_same_grid(grid, tmp_path):
+    out = tmp_path / "runs"
+    path = grid("variants: {one: {}}\n")
+    sweep(
+        path,
+        *("--out", out, "--launcher", "local", "--launcher-option", "timeout_min=20"),
+        # What a job of a cluster may see; no run must take it for its own.
+        **{"MASTER_ADDR": "x", "MASTER_PORT": "1", "WORLD_SIZE": "8", "RANK": "3"},
+    )
+    assert [line["status"] for line in results(out)] == ["finished"]
+    assert list((out / "jobs").glob("*_log.out"))
+
+
+def refused(capsys, path, *arguments):
+    status = main(["sweep", str(path), "--out", str(path.parent / "no"), *arguments])
+    assert status == 1
+    assert not (path.parent / "no").exists()
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("rest", "sentence"),
+    [
+        ("", "it has no variants: nothing to run"),
+        ("variants: {}\n", "it has no variants: nothing to run"),
+        ("variants: {a: {mask-keep: []}}\n", "the list of mask-keep is empty"),
+        ("variants: {a: {}}\nseeds: []\n", "the list of seeds is empty"),
+        ("variants: {a: {}}\nseeds: [x]\n", "seed 'x' is not a whole number"),
+        ("variant: {a: {}}\n", "unknown key variant; known are figure"),
+        ("variants: {a: {mask-kep: 0.5}}\n", "unrecognized arguments: --mask-kep"),
+        ("variants: {a: {mask-keep: 0}}\n", "--mask-keep is 0.0: no weight would be"),
+        ("variants: {a: {lr-scheduler: x}}\n", "argument --lr-scheduler: invalid"),
+        (
+            "variants: {a: {arch: transformer_onelayer_random_smal}}\n",
+            "did you mean transformer_onelayer_random_small",
+        ),
+        ("variants: {a: {save-dir: x}}\n", "leave out save-dir"),
+        ("variants: {a: {encoder-embed-path: '${b}'}}\n", "no variant above it"),
+        ("variants: {a: {}, a: {}}\n", "a comes twice"),
+        ("variants: [a]\n", "variants is not a mapping"),
+        ("variants: {a: {table1: small}}\n", "table1 is small; give one of iwslt/"),
+        ("variants: {a: {}}\nfigure: two\n", "figure is 'two'; give a whole number"),
+        ("variants: {a: {}\n", "grid.yaml, line"),
+    ],
+)
+def test_a_bad_grid_is_refused_before_anything_starts(grid, capsys, rest, sentence):
+    assert sentence in refused(capsys, grid(rest))
+
+
+def test_flags_of_generate_are_checked_too(grid, capsys):
+    path = grid("variants: {a: {}}\n")
+    path.write_text(path.read_text().replace("  beam: 2", "  beem: 2"))
+    assert "generate: unrecognized arguments: --beem 2" in refused(capsys, path)
+
+
+def test_missing_data_are_named(grid, capsys, tmp_path):
+    path = grid("variants: {a: {}}\n")
+    said = refused(capsys, path, "--data", str(tmp_path / "nothing"))
+    assert "nothing is not a folder; prepare it with fairseq-preprocess" in said
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "no binarised training data" in refused(capsys, path, "--data", str(empty))
+
+
+def test_a_grid_that_is_not_there_is_named(capsys, tmp_path):
+    assert "cannot read" in refused(capsys, tmp_path / "none.yaml")
+
+
+def test_a_full_disk_loses_nothing(tmp_path):
+    from onelayer_lottery.experiments.results import append_result, read_results
+
+    append_result(tmp_path, {"id": "a"})
+    code = f"""
+import resource, signal, sys
+from pathlib import Path
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (40, 40))
+from onelayer_lottery.experiments.results import append_result
+append_result(Path({str(tmp_path)!r}), {{"id": "b", "long": "x" * 100}})
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        encoding="utf-8",
+        env=environment(),
+        check=False,
+    )
+    assert "OSError" in done.stderr
+    assert (tmp_path / "results.jsonl").read_text() == '{"id": "a"}\n'
+    append_result(tmp_path, {"id": "c"})
+    assert set(read_results(tmp_path)) == {"a", "c"}
+
+
+OWN_MOUNTS = ["unshare", "--map-root-user", "--mount"]
+
+
+@pytest.mark.skipif(
+    subprocess.run([*OWN_MOUNTS, "true"], capture_output=True, check=False).returncode,
+    reason="a small disk needs mounts of one's own",
+)
+def test_a_disk_that_fills_up_during_a_run_stops_the_sweep(grid, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    path = grid("variants: {a: {}, b: {mask-keep: 0.3}}\n")
+    call = shlex.join(map(str, words("sweep", path, "--out", disk / "runs")))
+    mount = f"mount -t tmpfs -o size=500k none {disk}"
+    done = subprocess.run(
+        [*OWN_MOUNTS, "sh", "-c", f"{mount} && {call}"],
+        capture_output=True,
+        encoding="utf-8",
+        env=environment(),
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "No space left on device; call the sweep again" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_sweep_that_cannot_write_says_so(grid, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    path = grid("variants: {a: {}}\n")
+    assert main(["sweep", str(path), "--out", str(tmp_path / "file" / "runs")]) == 1
+    assert "cannot write in" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "examples" / "grids").rglob("*.yaml")), ids=lambda p: p.stem
+)
+def test_the_grids_of_the_figures_are_accepted(path, data, tmp_path, capsys):
+    arguments = ["--data", str(data), "--out", str(tmp_path / "runs"), "--dry-run"]
+    assert main(["sweep", str(path), *arguments]) == 0, capsys.readouterr().err
+    printed = capsys.readouterr().out
+    assert printed.count("fairseq_cli.train") == printed.count("\n# ") + 1
+    assert "transformer_onelayer_random" in printed
+
+
+def test_the_table_of_grids_counts_their_runs(data):
+    from onelayer_lottery.experiments.grid import read_grid
+
+    folder = ROOT / "examples" / "grids"
+    table = (folder / "README.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(\S+)` \|.*\| (\d+) \| (\d+) \|$", table, re.MULTILINE)
+    grids = {str(p.relative_to(folder)) for p in folder.rglob("*.yaml")}
+    assert {name for name, _, _ in rows} == grids
+    seen = {}
+    for name, runs, new in rows:
+        grid = read_grid(folder / name, data=data)
+        ids = {run.id for run in grid.runs}
+        above = seen.setdefault(grid.corpus, set())
+        assert (len(ids), len(ids - above)) == (int(runs), int(new)), name
+        above |= ids
