@@ -51,8 +51,12 @@ def main(argv: Optional[List[str]] = None) -> int:
     warnings.filterwarnings("ignore", message=".*pin_memory.*")
     try:
         options.run(options)
+        sys.stdout.flush()
     except LotteryError as error:
         print(f"onelayer-lottery {options.command}: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # of a reader such as head, which has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
         return 130

@@ -28,17 +28,26 @@ def result(id, seed, keep, score, measure="bleu"):
             {"epoch": 1, "update": 100, "nll_loss": 6.0},
             {"epoch": 2, "update": 200, "nll_loss": 5.0 - seed / 10},
         ],
+        "flips": [] if keep is None else [{"update": 100, "rate": 0.01 * seed}],
         "versions": VERSIONS,
         "device": "cpu",
     }
 
 
-def write_runs(folder, *, figure=2, corpus="Multi30k", measure="bleu", leave_out=()):
+def write_runs(
+    folder,
+    *,
+    figure=2,
+    corpus="Multi30k",
+    measure="bleu",
+    keeps=KEEPS,
+    leave_out=(),
+):
     """A plan with a dense line and a masked one, three seeds each, and its results."""
     name = f"figure{figure}-{corpus}"
     runs, lines = [], []
-    for variant, keeps in (("dense", (None,)), ("one-layer", KEEPS)):
-        for keep in keeps:
+    for variant, kept in (("dense", (None,)), ("one-layer", keeps)):
+        for keep in kept:
             for seed in (1, 2, 3):
                 id = f"{name}{variant}{keep}{seed}"
                 runs.append({"id": id, "variant": variant, "seed": seed, "keep": keep})
@@ -113,6 +122,28 @@ def test_every_figure_of_the_paper_has_a_file_with_a_panel_per_corpus(tmp_path):
         assert (out / f"{name}.svg").exists()
     texts = svg_texts((out / "score_by_bytes.svg").read_text())
     assert "dense & trained, int8" in texts
+
+
+def test_variants_of_one_keep_are_compared_by_loss_and_flip_rate(tmp_path):
+    from matplotlib import pyplot as plt
+
+    from onelayer_lottery.experiments.figures import plot_compared, plot_flips
+    from onelayer_lottery.experiments.panels import read_panels
+
+    runs = tmp_path / "runs"
+    write_runs(runs, figure=None, keeps=(0.5,))
+    (panel,) = read_panels(runs)
+    _, (left, right) = plt.subplots(1, 2)
+    dense, masked = plot_compared(panel, left).lines
+    assert list(dense.get_ydata()) == list(masked.get_ydata()) == [6.0, 4.8]
+    (masked,) = plot_flips(panel, right).lines
+    assert list(masked.get_ydata()) == [pytest.approx(2)]
+    plt.close("all")
+    out = plot(runs, tmp_path)
+    texts = svg_texts((out / "figureNone-Multi30k_curves.svg").read_text())
+    assert "validation nll_loss" in texts
+    assert "mask bits turned by an update, %" in texts
+    assert not (out / "figureNone-Multi30k_by_keep.svg").exists()
 
 
 def test_table_1_has_the_papers_value_beside_ours(tmp_path):

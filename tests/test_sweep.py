@@ -139,6 +139,7 @@ def test_every_run_leaves_one_line_with_all_that_was_measured(swept):
         assert "tok:13a" in line["bleu_signature"]
         assert line["curve"][-1]["update"] == 4
         assert line["curve"][-1]["nll_loss"] > 1
+        assert line["flips"] == []  # looked at every hundred updates
         assert line["seconds"]["train"] >= 0
         assert line["data"]["train"] == SPLITS["train"]
         assert {"torch", "fairseq", "python", "sacrebleu"} <= set(line["versions"])
@@ -201,6 +202,39 @@ def test_sentences_that_were_not_translated_are_missed(tmp_path):
     reference.write_text("one line\n")
     with pytest.raises(LotteryError, match="1 reference lines for 2 sentences"):
         bleu_of(log, 2, reference)
+
+
+def test_flip_rates_are_read_by_update_from_the_lines_that_have_one():
+    from onelayer_lottery.experiments.score import flips_of
+
+    log = "\n".join(
+        f"2026 | INFO | train_inner | {json.dumps(values)}"
+        for values in (
+            {"epoch": 1, "loss": "9.1", "num_updates": "80"},
+            {"epoch": 1, "loss": "8", "flip_rate": "0.012", "num_updates": "100"},
+            {"epoch": 1, "loss": "8", "flip_rate": "0.004", "num_updates": "200"},
+        )
+    )
+    assert flips_of(log) == [
+        {"update": 100, "rate": 0.012},
+        {"update": 200, "rate": 0.004},
+    ]
+
+
+def test_a_reader_that_has_seen_enough_gets_no_traceback(grid, tmp_path):
+    path = grid(f"variants: {{a: {{}}}}\nseeds: {list(range(1, 200))}\n")
+    command = words("sweep", path, "--out", tmp_path / "out", "--dry-run")
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        encoding="utf-8",
+    ) as process:
+        assert process.stdout.readline().startswith("# ")
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 1
 
 
 def test_a_curve_has_each_update_once_after_a_resumption():

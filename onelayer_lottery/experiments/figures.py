@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 import matplotlib
 
@@ -108,6 +108,44 @@ def plot_curves(panel: Panel, line: Line, ax: Optional[Axes] = None) -> Axes:
     return ax
 
 
+def plot_compared(panel: Panel, ax: Optional[Axes] = None) -> Axes:
+    """The validation loss by updates of variants that have one fraction kept each."""
+    ax = _plot_series(panel, _mean_curve, ax)
+    ax.set_ylabel("validation nll_loss, bits")
+    return ax
+
+
+def plot_flips(panel: Panel, ax: Optional[Axes] = None) -> Axes:
+    """The flip rate by updates: the part of all mask bits that an update turns."""
+    ax = _plot_series(panel, _mean_flips, ax)
+    ax.set_ylabel("mask bits turned by an update, %")
+    return ax
+
+
+def _plot_series(
+    panel: Panel, series: Callable[[List[Any]], Dict[int, float]], ax: Optional[Axes]
+) -> Axes:
+    ax = ax or plt.gca()
+    for number, line in enumerate(panel.lines):
+        runs = [run for found in line.runs.values() for run in found]
+        points = series(runs)
+        if points:
+            ax.plot(
+                list(points),
+                list(points.values()),
+                color=DENSE if line.dense else COLOURS[number % len(COLOURS)],
+                # More lines than colours differ in their stroke.
+                linestyle="--" if line.dense or number >= len(COLOURS) else "-",
+                label=line.label,
+            )
+    ax.set_xlabel("updates")
+    ax.set_title(panel.corpus)
+    if ax.lines:
+        ax.legend()
+    _write_missing(ax, [], bool(ax.lines))
+    return ax
+
+
 def plot_bytes(panels: List[Panel], ax: Optional[Axes] = None) -> Axes:
     """The score by the bytes of the model: tickets, and dense models in fp32, int8.
 
@@ -194,18 +232,28 @@ def _byte_label(label: str, kind: str) -> str:
 
 def _mean_curve(runs: List[Dict[str, Any]]) -> Dict[int, float]:
     """The mean loss at the updates at which every run was validated."""
-    curves = [
+    return _mean(
         {
             point["update"]: point["nll_loss"]
             for point in run["curve"]
             if "nll_loss" in point
         }
         for run in runs
-    ]
-    if not curves:
-        return {}
-    shared = sorted(set.intersection(*map(set, curves)))
-    return {at: sum(curve[at] for curve in curves) / len(curves) for at in shared}
+    )
+
+
+def _mean_flips(runs: List[Dict[str, Any]]) -> Dict[int, float]:
+    """The mean flip rate, in per cent, where every run has one."""
+    return _mean(
+        {point["update"]: 100 * point["rate"] for point in run.get("flips", [])}
+        for run in runs
+    )
+
+
+def _mean(series: Iterable[Dict[int, float]]) -> Dict[int, float]:
+    every = list(series)
+    shared = sorted(set.intersection(*map(set, every))) if every else []
+    return {at: sum(one[at] for one in every) / len(every) for at in shared}
 
 
 def _write_missing(ax: Axes, missing: List[str], drawn: bool) -> None:

@@ -53,6 +53,11 @@ class Panel:
     lines: List[Line]
     missing: List[str]  # a sentence for each line that is not complete
 
+    @property
+    def by_variant(self) -> bool:
+        """Whether its variants are to be compared, not fractions kept."""
+        return all(len(line.runs) == 1 for line in self.lines)
+
 
 def spread(values: List[float]) -> Spread:
     deviation = statistics.stdev(values) if len(values) > 1 else 0.0

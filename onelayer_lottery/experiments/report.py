@@ -13,7 +13,9 @@ from onelayer_lottery.experiments.figures import (
     draw_svg,
     plot_by_keep,
     plot_bytes,
+    plot_compared,
     plot_curves,
+    plot_flips,
 )
 from onelayer_lottery.experiments.panels import Panel, finished_runs, read_panels
 from onelayer_lottery.experiments.table1 import (
@@ -83,7 +85,7 @@ def _figures(panels: List[Panel]) -> List[Figure]:
                 )
             )
     for panel in panels:
-        if panel.figure not in PAPER:
+        if panel.figure not in PAPER and not panel.by_variant:
             figures.append(
                 Figure(
                     f"{panel.name}_by_keep",
@@ -111,21 +113,30 @@ def _byte_figures(panels: List[Panel]) -> List[Figure]:
 
 
 def _curve_figures(panels: List[Panel]) -> List[Figure]:
-    return [
-        Figure(
-            f"{panel.name}_curves",
-            f"Learning curves: {panel.title}",
-            "Validation loss, mean over the seeds.",
-            [
-                (lambda ax, p=panel, line=line: plot_curves(p, line, ax))
-                for line in masked
-            ],
-            [],
-        )
-        for panel in panels
-        for masked in [[line for line in panel.lines if not line.dense]]
-        if masked
-    ]
+    figures = []
+    for panel in panels:
+        masked = [line for line in panel.lines if not line.dense]
+        draws: List[Draw] = [
+            (lambda ax, p=panel, line=line: plot_curves(p, line, ax)) for line in masked
+        ]
+        caption = "Validation loss, mean over the seeds."
+        if panel.by_variant:
+            draws = [
+                (lambda ax, p=panel, plot=plot: plot(p, ax))
+                for plot in (plot_compared, plot_flips)
+            ]
+            caption = "Validation loss and flip rate, means over the seeds."
+        if masked:
+            figures.append(
+                Figure(
+                    f"{panel.name}_curves",
+                    f"Learning curves: {panel.title}",
+                    caption,
+                    draws,
+                    [panel] if panel.by_variant else [],
+                )
+            )
+    return figures
 
 
 def _by_keep(panel: Panel) -> Draw:

@@ -24,7 +24,12 @@ from typing import Any, Dict, List, Optional
 from onelayer_lottery.checkpoint import load_checkpoint
 from onelayer_lottery.compat import fairseq_version
 from onelayer_lottery.errors import LotteryError
-from onelayer_lottery.experiments.score import bleu_of, curve_of, wall_seconds
+from onelayer_lottery.experiments.score import (
+    bleu_of,
+    curve_of,
+    flips_of,
+    wall_seconds,
+)
 from onelayer_lottery.experiments.size import data_sizes, model_signature, model_size
 from onelayer_lottery.files import whole_file
 
@@ -104,6 +109,7 @@ def _run(folder: Path, task: Dict[str, Any]) -> Dict[str, Any]:
         "data": data_sizes(Path(task["data"])),
         "config": task["config"],
         "curve": curve,
+        "flips": flips_of(log),
         "seconds": {
             "train": wall_seconds(log),
             "generate": round(time.time() - started, 1),

@@ -58,6 +58,16 @@ def curve_of(log: str) -> List[Dict[str, Any]]:
     return [points[update] for update in sorted(points)]
 
 
+def flips_of(log: str) -> List[Dict[str, Any]]:
+    """The flip rates of a training log, by update: of masked models only."""
+    points: Dict[int, float] = {}
+    for found in re.finditer(r"\| train_inner \| (\{.*\})$", log, re.MULTILINE):
+        values = json.loads(found[1])
+        if "flip_rate" in values:
+            points[int(values["num_updates"])] = float(values["flip_rate"])
+    return [{"update": update, "rate": points[update]} for update in sorted(points)]
+
+
 def wall_seconds(log: str) -> Optional[float]:
     """Seconds of training, those before an interruption included.
 
