@@ -8,7 +8,11 @@ import torch
 from fairseq.logging import metrics
 from torch import Tensor
 
-from onelayer_lottery.compat import all_arguments, warn_of_dropped_data
+from onelayer_lottery.compat import (
+    all_arguments,
+    keep_freed_memory,
+    warn_of_dropped_data,
+)
 from onelayer_lottery.config import MaskConfig, add_mask_args, problems
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.flips import FlipRate
@@ -59,6 +63,7 @@ class PlantedModel:
             )
         except LotteryError as error:
             raise SystemExit(str(error)) from None
+        keep_freed_memory()
         model.mask_config = config
         model.flip_rate = FlipRate()
         model.register_buffer(IDENTITY_KEY, encode_identity(config))
