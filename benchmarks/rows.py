@@ -45,6 +45,7 @@ class Plan:
     name: str
     largest: Size  # whose frozen weights are drawn
     rounds: int
+    short_rounds: int  # of a step of 512 tokens, which takes little time
     memory_rounds: int
     scaling_rounds: int
     tokens: Tuple[int, ...]
@@ -59,6 +60,7 @@ FULL = Plan(
     name="small",
     largest=named_size("wider"),
     rounds=9,
+    short_rounds=25,
     memory_rounds=FEWEST_ROUNDS,
     scaling_rounds=3,
     tokens=(256, 512, 1024, 2048, 4096),
@@ -73,6 +75,7 @@ QUICK = Plan(
     name="toy",
     largest=_TOY,
     rounds=FEWEST_ROUNDS,
+    short_rounds=FEWEST_ROUNDS,
     memory_rounds=1,
     scaling_rounds=2,
     tokens=(64, 128, 256),
@@ -113,8 +116,13 @@ def _measure_steps(
     return interleave(works, rounds, title=title, warm_up=warm_up)
 
 
+def planned_step_seconds(plan: Plan, tokens: int) -> Dict[str, List[float]]:
+    rounds = plan.short_rounds if tokens <= 512 else plan.rounds
+    return step_seconds(plan.size, tokens, rounds=rounds, warm_up=2)
+
+
 def step(plan: Plan, name: str, *, tokens: int, target: float) -> Row:
-    seconds = step_seconds(plan.size, tokens, rounds=plan.rounds, warm_up=2)
+    seconds = planned_step_seconds(plan, tokens)
     return Row(
         name=name,
         what=f"training step, {plan.name}, {tokens} tokens, ours / dense",
@@ -125,7 +133,7 @@ def step(plan: Plan, name: str, *, tokens: int, target: float) -> Row:
 
 
 def sort(plan: Plan, name: str, *, tokens: int, target: float) -> Row:
-    seconds = step_seconds(plan.size, tokens, rounds=plan.rounds, warm_up=2)
+    seconds = planned_step_seconds(plan, tokens)
     return Row(
         name=name,
         what=f"training step, {plan.name}, {tokens} tokens, full sort / ours",

@@ -40,7 +40,8 @@ def main() -> None:
     options = parse()
     hush_fairseq()
     plan = QUICK if options.quick else FULL
-    plan = replace(plan, rounds=options.rounds or plan.rounds)
+    if options.rounds:
+        plan = replace(plan, rounds=options.rounds, short_rounds=options.rounds)
     if options.profile:
         for tokens in (512, 4096):
             print(profile_table(plan.size, tokens), end="\n\n")
@@ -93,8 +94,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--rounds",
         type=int,
-        help=f"of every ratio of times (default {FULL.rounds}, at least"
-        f" {FEWEST_ROUNDS})",
+        help=f"of every ratio of times (default {FULL.rounds}, of steps of 512"
+        f" tokens {FULL.short_rounds}; at least {FEWEST_ROUNDS})",
     )
     parser.add_argument(
         "--out",
