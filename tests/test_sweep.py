@@ -212,6 +212,7 @@ def test_flip_rates_are_read_by_update_from_the_lines_that_have_one():
         for values in (
             {"epoch": 1, "loss": "9.1", "num_updates": "80"},
             {"epoch": 1, "loss": "8", "flip_rate": "0.012", "num_updates": "100"},
+            {"epoch": 1, "loss": "8", "flip_rate": None, "num_updates": "120"},
             {"epoch": 1, "loss": "8", "flip_rate": "0.004", "num_updates": "200"},
         )
     )

@@ -63,7 +63,7 @@ def flips_of(log: str) -> List[Dict[str, Any]]:
     points: Dict[int, float] = {}
     for found in re.finditer(r"\| train_inner \| (\{.*\})$", log, re.MULTILINE):
         values = json.loads(found[1])
-        if "flip_rate" in values:
+        if values.get("flip_rate"):  # null where no update was looked at
             points[int(values["num_updates"])] = float(values["flip_rate"])
     return [{"update": update, "rate": points[update]} for update in sorted(points)]
 
