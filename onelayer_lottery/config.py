@@ -3,7 +3,7 @@
 # No "from __future__ import annotations" here: fairseq reads the types at run time.
 import math
 from dataclasses import dataclass, field, fields
-from typing import Any, Dict, FrozenSet, List
+from typing import Any, Dict, FrozenSet, List, Type
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
@@ -140,19 +140,21 @@ def _names(value: Any) -> List[str]:
     return value.split(",") if isinstance(value, str) else list(value)
 
 
-def add_mask_args(parser) -> None:
-    """Add the mask flags to fairseq's parser.
+def add_mask_args(parser, config: Type[MaskConfig] = MaskConfig) -> None:
+    """Add the flags of a configuration to fairseq's parser.
 
     Defaults are left out there and filled in by the architecture, as for fairseq's own
     models: an architecture can then have defaults of its own.
     """
-    gen_parser_from_dataclass(parser, MaskConfig(), delete_default=True)
+    gen_parser_from_dataclass(parser, config(), delete_default=True)
 
 
-def fill_mask_defaults(args: Any, **defaults: Any) -> None:
+def fill_mask_defaults(
+    args: Any, config: Type[MaskConfig] = MaskConfig, **defaults: Any
+) -> None:
     """Set every mask flag that the user did not give, by preset and architecture."""
     chosen = PRESETS.get(str(getattr(args, "mask_preset", "paper")), {})
-    for flag in fields(MaskConfig):
+    for flag in fields(config):
         if not flag.name.startswith("_"):
             default = chosen.get(flag.name, defaults.get(flag.name, flag.default))
             setattr(args, flag.name, getattr(args, flag.name, default))

@@ -6,7 +6,7 @@ import math
 from argparse import Namespace
 from collections import OrderedDict, defaultdict
 from types import SimpleNamespace
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import torch
 from fairseq.dataclass.configs import DatasetConfig, GenerationConfig
@@ -16,10 +16,14 @@ from torch import Tensor, nn
 
 from onelayer_lottery.checkpoint import Checkpoint
 from onelayer_lottery.compat import fast_path_names
-from onelayer_lottery.config import MaskConfig
 from onelayer_lottery.export import FROZEN, PATHS, SCALES, SCORES, read_symbols
 from onelayer_lottery.frozen import STREAM_VERSION, digest, frozen_weight
-from onelayer_lottery.models.planted import IDENTITY_KEY, encode_identity
+from onelayer_lottery.models.planted import (
+    DIGEST_KEY,
+    IDENTITY_KEY,
+    config_of,
+    encode_identity,
+)
 from onelayer_lottery.modules import scaled
 from onelayer_lottery.planting import kind_of, set_first_value
 from onelayer_lottery.ticket import Ticket, TicketError
@@ -33,8 +37,7 @@ def checkpoint_from_ticket(ticket: Ticket) -> Checkpoint:
     """
     model, _ = _stock_model(ticket)
     tensors = dict(model.named_buffers())
-    config = MaskConfig.from_namespace(Namespace(**ticket.config["model"]))
-    tensors[IDENTITY_KEY] = encode_identity(config)
+    tensors[IDENTITY_KEY] = encode_identity(_identity(ticket))
     for name, other in _first_names(model).items():
         if other in ticket.dense:
             tensors[name] = torch.from_numpy(ticket.dense[other])
@@ -55,6 +58,36 @@ def checkpoint_from_ticket(ticket: Ticket) -> Checkpoint:
         for tensor in [n for n in tensors if n.startswith(f"{other}.masked.")]:
             tensors[name + tensor[len(other) :]] = tensors[tensor]
     return _checkpoint(ticket, tensors, arch=ticket.config["arch"])
+
+
+@torch.no_grad()
+def working_model(ticket: Ticket) -> Tuple[nn.Module, Any]:
+    """The model of a ticket, ready to translate, and its task.
+
+    It is the stock one if there is one, which is faster than a masked one.
+    """
+    if cannot_be_baked(ticket):
+        return _planted_model(ticket)
+    return baked_model(ticket)
+
+
+def cannot_be_baked(ticket: Ticket) -> Optional[str]:
+    """Why stock fairseq has no model that computes what the ticket's does, if so."""
+    kind = str(ticket.config["model"].get("reservoir_type", "transformer"))
+    if kind == "transformer":
+        return None
+    return (
+        f"a model with reservoir layers of type {kind} cannot be baked: stock fairseq's"
+        f" {_model_class(ticket).stock_arch} has no such layer ({_LACKING[kind]});"
+        " translate with the ticket, or restore it and use --user-dir"
+    )
+
+
+_LACKING = {
+    "ffn": "each of its layers has attention",
+    "bigru": "none of its layers is recurrent",
+    "cnn": "none of its layers is a convolution",
+}
 
 
 def baked_checkpoint(ticket: Ticket, *, dtype: torch.dtype) -> Checkpoint:
@@ -78,6 +111,11 @@ def baked_model(ticket: Ticket) -> Tuple[nn.Module, Any]:
     It holds the effective weights and nothing else: each frozen tensor is drawn again,
     checked against its digest, masked into its layers, and let go.
     """
+    reason = cannot_be_baked(ticket)
+    if reason:
+        raise TicketError(reason)
+    if DIGEST_KEY in ticket.config:
+        return _baked_reservoirs(ticket)
     model, task = _stock_model(ticket)
     layers_of: Dict[str, List[str]] = defaultdict(list)
     for name, masked in ticket.masks.items():
@@ -116,6 +154,38 @@ def baked_model(ticket: Ticket) -> Tuple[nn.Module, Any]:
             elif kind is None and name not in aside:
                 raise TicketError(f"the ticket has nothing for {name}")
     return model.requires_grad_(False).eval(), task
+
+
+def _baked_reservoirs(ticket: Ticket) -> Tuple[nn.Module, Any]:
+    """The stock model with the effective weights of one with reservoirs."""
+    planted, task = _planted_model(ticket)
+    model, _ = _stock_model(ticket)
+    aside = fast_path_names(model)
+    for name, parameter in model.named_parameters():
+        layer, _, key = name.rpartition(".")
+        if name not in aside:
+            parameter.copy_(getattr(planted.get_submodule(layer), key))
+    return model.requires_grad_(False).eval(), task
+
+
+def _planted_model(ticket: Ticket) -> Tuple[nn.Module, Any]:
+    """The model of the ticket's own architecture, with what the ticket holds."""
+    task = _task(ticket)
+    arguments = Namespace(arch=ticket.config["arch"], **ticket.config["model"])
+    try:
+        model = _model_class(ticket).build_model(arguments, task)
+        model.load_state_dict(checkpoint_from_ticket(ticket)["model"])
+    except SystemExit as misfit:
+        raise TicketError(f"the ticket contradicts itself: {misfit}") from None
+    return model.requires_grad_(False).eval(), task
+
+
+def _identity(ticket: Ticket) -> Dict[str, str]:
+    arguments = Namespace(**ticket.config["model"])
+    identity = config_of(ticket.config["arch"], arguments).identity()
+    if DIGEST_KEY in ticket.config:
+        identity[DIGEST_KEY] = str(ticket.config[DIGEST_KEY])
+    return identity
 
 
 def effective_frozen(ticket: Ticket) -> Iterator[Tuple[str, Tensor]]:
@@ -173,15 +243,19 @@ def _imported(ticket: Ticket, role: str) -> Tensor:
 
 def _stock_model(ticket: Ticket) -> Tuple[nn.Module, Any]:
     """The stock model of a ticket's shape, whatever its weights."""
-    task = SimpleNamespace(
-        source_dictionary=read_symbols(ticket.dictionaries["source"]),
-        target_dictionary=read_symbols(ticket.dictionaries["target"]),
-    )
+    task = _task(ticket)
     arch = _model_class(ticket).stock_arch
     flags = {**ticket.config["model"], **dict.fromkeys(PATHS)}
     arguments = Namespace(arch=arch, **flags)
     ARCH_CONFIG_REGISTRY[arch](arguments)
     return ARCH_MODEL_REGISTRY[arch].build_model(arguments, task), task
+
+
+def _task(ticket: Ticket) -> SimpleNamespace:
+    return SimpleNamespace(
+        source_dictionary=read_symbols(ticket.dictionaries["source"]),
+        target_dictionary=read_symbols(ticket.dictionaries["target"]),
+    )
 
 
 def _first_names(model: nn.Module) -> Dict[str, str]:

@@ -18,7 +18,12 @@ from onelayer_lottery.config import MaskConfig
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.frozen import STREAM_VERSION, digest, frozen_weight
 from onelayer_lottery.mask import top_k_mask
-from onelayer_lottery.models.planted import IDENTITY_KEY
+from onelayer_lottery.models.planted import (
+    DIGEST_KEY,
+    IDENTITY_KEY,
+    config_of,
+    decode_identity,
+)
 from onelayer_lottery.modules import IMPORTED
 from onelayer_lottery.planting import gain_of, role_of
 from onelayer_lottery.ticket import Bpe, FrozenTensor, MaskedTensor, Ticket
@@ -63,7 +68,7 @@ def ticket_from_checkpoint(
     """
     check_masked(state)
     arguments = _arguments(state, "model")
-    config = MaskConfig.from_namespace(arguments)
+    config = config_of(_architecture(arguments), arguments)
     ticket = Ticket(
         seed=config.mask_seed,
         init=str(config.mask_init),
@@ -78,6 +83,9 @@ def ticket_from_checkpoint(
         dictionaries={},
         bpe=bpe,
     )
+    drawn = decode_identity(state["model"][IDENTITY_KEY]).get(DIGEST_KEY)
+    if drawn:
+        ticket.config[DIGEST_KEY] = drawn
     if dictionaries:
         ticket.config["task"].update(
             source_lang=dictionaries.source_lang, target_lang=dictionaries.target_lang
@@ -179,9 +187,7 @@ def _arguments(state: Checkpoint, part: str) -> Namespace:
 
 def _configuration(model: Namespace, task: Namespace) -> Dict[str, Any]:
     """What is needed to build the model again: no path, nothing of the training."""
-    arch = getattr(model, "arch", None) or getattr(model, "_name", None)
-    if arch not in ARCH_MODEL_REGISTRY:
-        raise LotteryError(f"its architecture {arch} is not known to this version")
+    arch = _architecture(model)
     parser = ArgumentParser()
     ARCH_MODEL_REGISTRY[arch].add_args(parser)
     flags = {
@@ -200,6 +206,13 @@ def _configuration(model: Namespace, task: Namespace) -> Dict[str, Any]:
         "model": {name: _plain(value) for name, value in flags.items()},
         "task": {n: _plain(getattr(task, n)) for n in _TASK_FLAGS if hasattr(task, n)},
     }
+
+
+def _architecture(model: Namespace) -> str:
+    arch = getattr(model, "arch", None) or getattr(model, "_name", None)
+    if not hasattr(ARCH_MODEL_REGISTRY.get(arch), "config_class"):
+        raise LotteryError(f"its architecture {arch} is not known to this version")
+    return arch
 
 
 def _plain(value: Any) -> Any:

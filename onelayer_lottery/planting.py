@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from typing import Dict, Iterator, Optional, Tuple
+from typing import Dict, Iterable, Iterator, Optional, Tuple
 
 from fairseq.modules import LearnedPositionalEmbedding
 from torch import Tensor, nn
@@ -24,12 +24,15 @@ from onelayer_lottery.frozen import frozen_weight, normal
 from onelayer_lottery.mask import kept_count
 from onelayer_lottery.modules import (
     Frozen,
+    FrozenLinear,
     MaskedEmbedding,
     MaskedLinear,
     MaskedWeight,
     draw_scores,
     first_scales,
 )
+from onelayer_lottery.reservoir import reservoir_layer, skip_backward
+from onelayer_lottery.reservoir_config import ReservoirConfig
 
 logger = logging.getLogger(__name__)
 
@@ -56,8 +59,38 @@ def plant(
     anneal = round(config.mask_anneal * max_update)
     planter = _Planter(config, imports or {}, start, anneal)
     planter.settle_embeddings(model)
-    _settle_dense_parameters(model, config, start)
+    _settle_dense_parameters(model, config, start, "")
     planter.plant(model)
+    logger.info("planted %s | %s", describe(model), config.signature())
+
+
+def plant_reservoirs(
+    model: nn.Module,
+    config: ReservoirConfig,
+    layers: Iterable[str],
+    *,
+    imports: Optional[Dict[str, Tensor]] = None,
+    max_update: int = 0,
+) -> None:
+    """Make the named layers of a stock model reservoirs, in place; call it last.
+
+    All else stays as it is, to be trained; ``imports`` has first values for embeddings.
+    """
+    remove_fast_path(model)
+    for name, matrix in (imports or {}).items():
+        model.get_submodule(name).weight.detach().copy_(matrix)
+    anneal = round(config.mask_anneal * max_update)
+    planter = _Planter(config, {}, {}, anneal, masked=config.reservoir_mask)
+    for name in layers:
+        stack, _, index = name.rpartition(".")
+        stock = model.get_submodule(name)
+        layer = reservoir_layer(stock, str(config.reservoir_type))
+        model.get_submodule(stack)[int(index)] = layer
+        planter.prefix = f"{name}."
+        _settle_dense_parameters(layer, config, {}, planter.prefix)
+        planter.plant(layer)
+        if str(config.reservoir_backward) == "skip":
+            skip_backward(layer)
     logger.info("planted %s | %s", describe(model), config.signature())
 
 
@@ -69,7 +102,7 @@ def masked_weights(model: nn.Module) -> Iterator[Tuple[str, MaskedWeight]]:
 
 
 def frozen_tensors(model: nn.Module) -> Iterator[Tensor]:
-    """Each frozen tensor under a mask once, however many layers share it."""
+    """Each frozen tensor once, however many layers share it."""
     for module in model.modules():
         if isinstance(module, Frozen):
             yield module.weight
@@ -161,14 +194,15 @@ def random_weight(
 
 
 def _settle_dense_parameters(
-    model: nn.Module, config: MaskConfig, start: Dict[str, Tensor]
+    model: nn.Module, config: MaskConfig, start: Dict[str, Tensor], prefix: str
 ) -> None:
     """Give norms, biases and positions their first value; fix those not trained.
 
     What is fixed becomes a buffer outside the state dict: no optimizer, average or
     checkpoint can touch it.
     """
-    for name, module in model.named_modules():
+    for local, module in model.named_modules():
+        name = prefix + local
         for key, parameter in list(module.named_parameters(recurse=False)):
             kind = kind_of(module, key)
             if kind == "mask" or getattr(module, "unmasked", False):
@@ -202,11 +236,15 @@ class _Planter:
         imports: Dict[str, Tensor],
         start: Dict[str, Tensor],
         anneal: int,
+        *,
+        masked: bool = True,
     ):
         self.config = config
         self.imports = imports
         self.start = start
         self.anneal = anneal
+        self.prefix = ""  # name, with a dot, of the part that is planted
+        self.keep = config.mask_keep if masked else None  # None: no masks
         self.frozen: Dict[str, Frozen] = {}  # by role
         self.masked: Dict[nn.Parameter, MaskedWeight] = {}  # by stock weight
         self.layers: Dict[nn.Module, nn.Module] = {}  # by stock layer
@@ -237,15 +275,18 @@ class _Planter:
                 continue
             if "weight" in layer._parameters and kind_of(layer, "weight") == "mask":
                 parent, _, child = name.rpartition(".")
-                setattr(model.get_submodule(parent), child, self._layer(name, layer))
+                planted = self._layer(self.prefix + name, layer)
+                setattr(model.get_submodule(parent), child, planted)
 
     def _layer(self, name: str, layer: nn.Module) -> nn.Module:
         if layer not in self.layers:
-            masked = self._masked_weight(name, layer)
-            if isinstance(layer, nn.Embedding):
+            if self.keep is None:
+                planted: nn.Module = FrozenLinear(self._frozen(name, layer), layer.bias)
+            elif isinstance(layer, nn.Embedding):
+                masked = self._masked_weight(name, layer)
                 planted = MaskedEmbedding(masked, layer.padding_idx)
             else:
-                planted = MaskedLinear(masked, layer.bias)
+                planted = MaskedLinear(self._masked_weight(name, layer), layer.bias)
             self.layers[layer] = planted.train(layer.training)
         return self.layers[layer]
 
@@ -280,8 +321,7 @@ class _Planter:
                 matrix = self.imports[name] * import_scale(self.config)
                 self.frozen[role] = Frozen(matrix, imported=True)
             else:
-                weight = random_weight(
-                    name, layer, self.config, keep=self.config.mask_keep
-                )
+                keep = 1.0 if self.keep is None else self.keep
+                weight = random_weight(name, layer, self.config, keep=keep)
                 self.frozen[role] = Frozen(weight)
         return self.frozen[role]

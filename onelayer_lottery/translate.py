@@ -18,7 +18,7 @@ from fairseq.hub_utils import GeneratorHubInterface
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import OmegaConf
 
-from onelayer_lottery.convert import baked_model
+from onelayer_lottery.convert import working_model
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.ticket import Bpe, Ticket, read_ticket
 
@@ -37,10 +37,10 @@ def load_ticket(path: os.PathLike | str) -> Translator:
 
 
 class Translator:
-    """Beam search over the stock model that a ticket gives."""
+    """Beam search over the model that a ticket gives."""
 
     def __init__(self, ticket: Ticket):
-        model, dictionaries = baked_model(ticket)
+        model, dictionaries = working_model(ticket)
         task = TranslationTask(
             TranslationConfig(**ticket.config["task"]),
             dictionaries.source_dictionary,

@@ -18,14 +18,21 @@ ALLOWED = {
     "modules": {"mask", "frozen"},
     "config": {"frozen"},
     "fitting": {"mask", "modules"},
+    "reservoir": set(),
+    "reservoir_config": {"config"},
     "planting": {
         *("modules", "config", "fitting", "frozen", "mask", "compat", "errors"),
+        *("reservoir", "reservoir_config"),
     },
     "flips": {"planting"},
     "models": set(),
     "models.planted": {"compat", "config", "errors", "flips", "importing", "planting"},
     "models.transformer": {
         *("compat", "config", "embeddings", "importing", "models.planted"),
+    },
+    "models.reservoir": {
+        *("frozen", "models.planted", "models.transformer", "planting"),
+        "reservoir_config",
     },
     "checkpoint": {"compat", "errors", "files"},
     "average": {"checkpoint", "errors"},
@@ -41,7 +48,7 @@ ALLOWED = {
         *("models.planted", "modules", "planting", "ticket"),
     },
     "convert": {
-        *("checkpoint", "compat", "config", "export", "frozen"),
+        *("checkpoint", "compat", "export", "frozen"),
         *("models.planted", "modules", "planting", "ticket"),
     },
     "inspection": {"ticket"},
@@ -56,11 +63,11 @@ ALLOWED = {
         "experiments.table1",
     },
     "experiments.grid": {"errors", "experiments.table1"},
-    "experiments.flags": {"config", "errors", "experiments.grid", "models.planted"},
+    "experiments.flags": {"errors", "experiments.grid", "models.planted"},
     "experiments.commands": {"experiments.flags", "experiments.grid"},
     "experiments.score": {"errors"},
     "experiments.size": {
-        *("checkpoint", "config", "errors", "export", "inspection"),
+        *("checkpoint", "errors", "export", "inspection"),
         *("models.planted", "ticket"),
     },
     "experiments.run": {
