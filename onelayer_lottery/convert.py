@@ -174,7 +174,14 @@ def _planted_model(ticket: Ticket) -> Tuple[nn.Module, Any]:
     arguments = Namespace(arch=ticket.config["arch"], **ticket.config["model"])
     try:
         model = _model_class(ticket).build_model(arguments, task)
-        model.load_state_dict(checkpoint_from_ticket(ticket)["model"])
+        unknown = set(ticket.dense) - set(model.state_dict())
+        if unknown:
+            raise TicketError(f"the ticket has {min(unknown)}, which its model has not")
+        tensors = checkpoint_from_ticket(ticket)["model"]
+        missing = {name for name, _ in model.named_parameters()} - set(tensors)
+        if missing:
+            raise TicketError(f"the ticket has nothing for {min(missing)}")
+        model.load_state_dict(tensors)
     except SystemExit as misfit:
         raise TicketError(f"the ticket contradicts itself: {misfit}") from None
     return model.requires_grad_(False).eval(), task

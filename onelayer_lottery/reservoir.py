@@ -43,8 +43,9 @@ def skip_backward(layer: nn.Module) -> None:
     for its residual path, norms included, and no backward computation runs in it. Other
     inputs, such as the output of the encoder, get no gradient from it.
     """
-    # Activation checkpointing put here a forward pass that runs twice; none is stored.
+    # Activation checkpointing has put its own here; there is nothing left to spare.
     layer.__dict__.pop("forward", None)
+    layer.__dict__.pop("precheckpoint_forward", None)
     layer.__class__ = _skipping(type(layer))
 
 

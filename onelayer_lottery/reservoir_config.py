@@ -72,8 +72,8 @@ class ReservoirConfig(MaskConfig):
 def reservoir_layers(text: str, depths: Dict[str, int]) -> Dict[str, List[int]]:
     """The indices of the reservoir layers of each side; ``depths`` has all sides.
 
-    >>> reservoir_layers("encoder:1,3/decoder:alternating", {"encoder": 6, "decoder": 3})
-    {'encoder': [1, 3], 'decoder': [1]}
+    >>> reservoir_layers("encoder:0,3/decoder:alternating", dict(encoder=6, decoder=3))
+    {'encoder': [0, 3], 'decoder': [1]}
     """
     chosen: Dict[str, List[int]] = {side: [] for side in depths}
     if text == "none":
@@ -200,7 +200,8 @@ def _layer_problems(
     frozen = {side: len(chosen[side]) == depths[side] for side in depths}
     if not any(chosen.values()):
         if config.reservoir_layers != "none":
-            yield f"{given} chooses no layer of {depths}; name some, or give none"
+            sizes = ", ".join(f"{n} of the {side}" for side, n in depths.items())
+            yield f"{given} chooses no layer ({sizes}); name some, or give none"
         elif kind != "transformer" or backward != "exact" or config.reservoir_mask:
             yield (
                 f"{given}: --reservoir-type, --reservoir-backward and --reservoir-mask"
@@ -214,8 +215,8 @@ def _layer_problems(
         )
     elif frozen.get("decoder") and kind in ("ffn", "cnn"):
         yield (
-            f"{given} leaves no decoder layer that attends to the encoder, as --reservoir"
-            f"-type {kind} does not; leave one of the decoder out"
+            f"{given} leaves no decoder layer that attends to the encoder, as"
+            f" --reservoir-type {kind} does not; leave one of the decoder out"
         )
     elif frozen.get("decoder") and backward == "skip":
         yield (
@@ -224,8 +225,9 @@ def _layer_problems(
         )
     if chosen.get("decoder") and kind == "bigru":
         yield (
-            f"{given} has layers of the decoder, where --reservoir-type bigru would look"
-            " ahead at words that are still to be predicted; give encoder layers only"
+            f"{given} has layers of the decoder, where --reservoir-type bigru would"
+            " look ahead at words that are still to be predicted; give encoder layers"
+            " only"
         )
     if kind == "bigru" and getattr(args, "encoder_embed_dim", 2) % 2:
         yield (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Dict, List, Optional
+from typing import Any, ClassVar, Dict, List, Optional
 
 from fairseq.models import register_model
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ class ReservoirModel(PlantedModel):
     """Mixed into a model class whose layers are trained, but for some."""
 
     config_class = ReservoirConfig
-    stacks: Dict[str, str]  # of each side that --reservoir-layers may name
+    stacks: ClassVar[Dict[str, str]]  # of each side that --reservoir-layers may name
     misfit_of_stock = (
         "it is not of a reservoir model: its layers are all trained. Give a checkpoint"
         " of a training with these --reservoir flags, or none to start anew"
@@ -88,7 +88,7 @@ def layer_names(chosen: Dict[str, List[int]], stacks: Dict[str, str]) -> List[st
 class ReservoirTransformer(ReservoirModel, OnelayerRandomTransformer):
     """The stock Transformer with some layers that stay random."""
 
-    stacks = {"encoder": "encoder.layers", "decoder": "decoder.layers"}
+    stacks: ClassVar = {"encoder": "encoder.layers", "decoder": "decoder.layers"}
 
 
 for _name in ("tiny", "small", "base", "deep"):
