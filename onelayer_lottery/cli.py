@@ -117,9 +117,15 @@ def _ticket(options: argparse.Namespace) -> None:
     written = write_ticket(ticket, options.output, force=options.force)
     positions = sum(masked.mask.size for masked in ticket.masks.values())
     kept = sum(int(masked.mask.sum()) for masked in ticket.masks.values())
+    trained = sum(array.size for array in ticket.dense.values())
+    content = (
+        f"{len(ticket.masks)} masks, {kept / positions:.1%} of {positions / 1e6:.1f}M"
+        " kept"
+        if ticket.masks
+        else f"no masks, {trained:,} values trained"
+    )
     print(
-        f"wrote {options.output}: {len(ticket.masks)} masks, {kept / positions:.1%} of"
-        f" {positions / 1e6:.1f}M kept, {written / 1e6:.2f} MB"
+        f"wrote {options.output}: {content}, {written / 1e6:.2f} MB"
         f" (checkpoint {options.checkpoint.stat().st_size / 1e6:.0f} MB)"
     )
 

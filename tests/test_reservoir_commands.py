@@ -53,6 +53,7 @@ def test_averages_are_baked_and_translate_the_same_without_this_package(
     main(["ticket", str(mean), str(ticket), "--data", str(fairseq.folder / "data-bin")])
     main(["bake", str(ticket), str(baked)])
     out = capsys.readouterr().out
+    assert f"wrote {ticket}: no masks, " in out
     assert f"wrote {baked}: transformer, fp32" in out
     ours = fairseq.generate("data-bin", mean).lines("H")
     theirs = fairseq.generate("data-bin", baked, user_dir=False).lines("H")

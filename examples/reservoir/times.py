@@ -1,0 +1,98 @@
+"""Seconds per update of each variant of the grid, measured in alternation.
+
+    python examples/reservoir/times.py DATA-BIN -o examples/reservoir/times.json
+
+Trainings of a sweep share a machine with each other and with whatever else runs, so
+their wall-clock times cannot be compared. Here every variant makes an update on the
+same batch of the training data in each round, in an order that is reversed every other
+round; the median over the rounds is what counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import warnings
+from pathlib import Path
+from typing import Any, Dict, List
+
+import torch
+from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.tasks import setup_task
+from fairseq.trainer import Trainer
+
+import onelayer_lottery  # noqa: F401  registers the architectures
+from onelayer_lottery.experiments.grid import Run, read_grid, words_of
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from measure import hush_fairseq, interleave, machine, median_interval
+
+HERE = Path(__file__).parent
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("-o", "--output", type=Path, default=Path("times.json"))
+    parser.add_argument("--rounds", type=int, default=61)
+    words = parser.parse_args()
+    torch.set_num_threads(1)
+    hush_fairseq()
+    grid = read_grid(HERE / "grid.yaml", data=words.data)
+    first = {run.variant: run for run in reversed(grid.runs)}
+    trainers = {v.name: build_trainer(first[v.name], words.data) for v in grid.variants}
+    batches = training_batches(next(iter(trainers.values())))
+    works = {name: Stepper(trainer, batches) for name, trainer in trainers.items()}
+    seconds = interleave(works, words.rounds, title="update", warm_up=3)
+    found = {
+        "seconds": {name: statistics.median(times) for name, times in seconds.items()},
+        "interval": {name: median_interval(times) for name, times in seconds.items()},
+        "rounds": words.rounds,
+        "machine": machine(),
+    }
+    words.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    for name, middle in found["seconds"].items():
+        low, high = found["interval"][name]
+        print(f"{name:<12} {middle:.4f} s per update ({low:.4f} to {high:.4f})")
+
+
+class Stepper:
+    """Makes one update at each call, on the next of the batches."""
+
+    def __init__(self, trainer: Trainer, batches: List[Any]):
+        self.trainer, self.batches, self.number = trainer, batches, 0
+
+    def __call__(self) -> None:
+        self.trainer.train_step([self.batches[self.number % len(self.batches)]])
+        self.number += 1
+
+
+def build_trainer(run: Run, data: Path) -> Trainer:
+    flags: Dict[str, Any] = {**run.train, "seed": "1", "cpu": True}
+    flags["required-batch-size-multiple"] = "1"
+    parser = options.get_training_parser()
+    with warnings.catch_warnings():  # fairseq's way of calling hydra is deprecated
+        warnings.simplefilter("ignore")
+        config = convert_namespace_to_omegaconf(
+            options.parse_args_and_arch(parser, [str(data), *words_of(flags)])
+        )
+    task = setup_task(config.task)
+    torch.manual_seed(1)
+    model = task.build_model(config.model)
+    trainer = Trainer(config, task, model, task.build_criterion(config.criterion))
+    trainer.begin_epoch(1)
+    return trainer
+
+
+def training_batches(trainer: Trainer, count: int = 20) -> List[Any]:
+    """Some batches of the training data, as a training gets them."""
+    batches = iter(trainer.get_train_iterator(1).next_epoch_itr(shuffle=True))
+    return [next(batches) for _ in range(count)]
+
+
+if __name__ == "__main__":
+    main()
