@@ -7,6 +7,7 @@ from onelayer_lottery.compat import trust_checkpoint_types
 from onelayer_lottery.distillation import DistillationCriterion as _  # noqa: F401
 from onelayer_lottery.frozen import frozen_weight
 from onelayer_lottery.mask import kept_count, top_k_mask
+from onelayer_lottery.models import roberta as _roberta  # noqa: F401
 from onelayer_lottery.models import transformer as _transformer  # noqa: F401
 from onelayer_lottery.modules import (
     MaskedEmbedding,

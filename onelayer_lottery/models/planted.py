@@ -6,14 +6,14 @@ from typing import Any, Dict, List, Optional
 
 import torch
 from fairseq.logging import metrics
-from torch import Tensor
+from torch import Tensor, nn
 
 from onelayer_lottery.compat import all_arguments, warn_of_dropped_data
 from onelayer_lottery.config import MaskConfig, add_mask_args, problems
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.flips import FlipRate
 from onelayer_lottery.importing import read_start
-from onelayer_lottery.planting import plant
+from onelayer_lottery.planting import HEADS, plant
 
 # The identity of a model travels in its state dict as the codes of its text. fairseq's
 # EMA leaves keys with "version" in them alone; half() leaves integers alone.
@@ -45,21 +45,20 @@ class PlantedModel:
             if str(error).startswith("--"):  # fairseq's own word on contradictory flags
                 raise SystemExit(str(error)) from None
             raise
+        model.mask_config = config
+        model.max_update = getattr(given, "max_update", None) or 0
         try:
-            plant(
-                model,
-                config,
-                imports=cls.imports(args, task, model, config),
-                start=(
-                    read_start(config.mask_start, model, task, args)
-                    if config.mask_start
-                    else None
-                ),
-                max_update=getattr(given, "max_update", None) or 0,
+            start = (
+                read_start(config.mask_start, model, task, args)
+                if config.mask_start
+                else {}
             )
+            imports = cls.imports(args, task, model, config)
+            model.plant(model, imports=imports, start=start)
         except LotteryError as error:
             raise SystemExit(str(error)) from None
-        model.mask_config = config
+        # For heads, which a task registers later.
+        model.head_start = {k: v for k, v in start.items() if k.startswith(HEADS)}
         model.flip_rate = FlipRate()
         model.register_buffer(IDENTITY_KEY, encode_identity(config))
         return model
@@ -68,6 +67,16 @@ class PlantedModel:
     def imports(cls, args: Any, task: Any, model: Any, config: MaskConfig):
         """Matrices of imported embeddings by the name of their layer; here none."""
         return {}
+
+    def plant(self, part: nn.Module, **options: Any) -> None:
+        """Plant this model, or a part of it that comes later; see ``planting.plant``.
+
+        What a user can mend ends with a sentence.
+        """
+        try:
+            plant(part, self.mask_config, max_update=self.max_update, **options)
+        except LotteryError as error:
+            raise SystemExit(str(error)) from None
 
     def set_num_updates(self, num_updates: int) -> None:
         super().set_num_updates(num_updates)
