@@ -25,6 +25,7 @@ __all__ = [
     "MaskedWeight",
     "frozen_weight",
     "kept_count",
+    "load_classifier",
     "load_ticket",
     "masked_weight",
     "plant",
@@ -33,11 +34,15 @@ __all__ = [
 
 
 def __getattr__(name: str):
-    # Only who translates pays for the import of it.
+    # Only who translates or classifies pays for the import of it.
     if name == "load_ticket":
         from onelayer_lottery.translate import load_ticket
 
         return load_ticket
+    if name == "load_classifier":
+        from onelayer_lottery.classify import load_classifier
+
+        return load_classifier
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -23,6 +23,8 @@ class Kind(NamedTuple):
     embeddings: Dict[str, str]  # side of a dictionary -> layer with a row per symbol
     criterion: str  # fairseq's name of one with which it is trained
     criterion_class: str
+    criterion_flags: Tuple[str, ...] = ()  # of the task's
+    shuffles: bool = True  # by a seed of its own
 
 
 TRANSLATION = Kind(
@@ -34,6 +36,7 @@ TRANSLATION = Kind(
     {"source": "encoder.embed_tokens", "target": "decoder.embed_tokens"},
     "label_smoothed_cross_entropy",
     "LabelSmoothedCrossEntropyCriterion",
+    shuffles=False,
 )
 _ROBERTA = {"source": "encoder.sentence_encoder.embed_tokens"}
 SENTENCE_PREDICTION = Kind(
@@ -46,6 +49,7 @@ SENTENCE_PREDICTION = Kind(
     _ROBERTA,
     "sentence_prediction",
     "SentencePredictionCriterion",
+    ("classification_head_name", "regression_target"),
 )
 MASKED_LM = Kind(
     "masked_lm",
@@ -66,6 +70,14 @@ class Dictionaries(NamedTuple):
 
     texts: Dict[str, str]  # by side: source, and target or label
     flags: Dict[str, str]  # the languages of a translation model
+
+
+def translation_dictionaries(
+    source_lang: str, target_lang: str, source: str, target: str
+) -> Dictionaries:
+    """Both dictionaries of a translation model as text, with their languages."""
+    flags = {"source_lang": source_lang, "target_lang": target_lang}
+    return Dictionaries({"source": source, "target": target}, flags)
 
 
 def kind_of_task(name: Optional[str]) -> Kind:

@@ -37,7 +37,9 @@ def main() -> None:
     encode = gpt2(chosen.gpt2_files) if chosen.bpe == "gpt2" else None
     text = {s: [(r.first, r.second) for r in rows] for s, rows in splits.items()}
     if encode:
-        pieces = {s: [tuple(map(encode, p)) for p in pairs] for s, pairs in text.items()}
+        pieces = {
+            s: [tuple(map(encode, p)) for p in pairs] for s, pairs in text.items()
+        }
     else:
         pieces = sentencepiece(chosen, text)
     examples = {
@@ -61,7 +63,9 @@ def options() -> argparse.Namespace:
     )
     parser.add_argument("task", metavar="TASK", help="QQP, MNLI, or any name")
     parser.add_argument("--source", type=Path, required=True, metavar="DIR|ZIP")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="default: data/glue/TASK")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="default: data/glue/TASK"
+    )
     parser.add_argument(
         "--columns",
         metavar="LABEL,S1,S2",
@@ -109,9 +113,9 @@ def options() -> argparse.Namespace:
         missing = [n for n in names if not (folder and (folder / n).is_file())]
         if missing:
             corpus.fail(
-                f"--bpe gpt2 needs {', '.join(missing)} in --gpt2-files {folder or 'DIR'}"
-                ": fetch them as fairseq's examples/roberta says, or use --bpe"
-                " sentencepiece"
+                f"--bpe gpt2 needs {', '.join(missing)} in --gpt2-files"
+                f" {folder or 'DIR'}: fetch them as fairseq's examples/roberta says, or"
+                " use --bpe sentencepiece"
             )
     elif chosen.gpt2_files:
         corpus.fail("--gpt2-files has no effect with --bpe sentencepiece: give one")
@@ -134,9 +138,7 @@ def sentencepiece(
     (chosen.out / "subwords" / "spm.model").unlink(missing_ok=True)
     corpus.subword(chosen, INPUTS, "sentencepiece", list(text))
     folder = chosen.out / "subwords"
-    sides = {
-        s: [corpus.read_lines(folder / f"{s}.{n}") for n in INPUTS] for s in text
-    }
+    sides = {s: [corpus.read_lines(folder / f"{s}.{n}") for n in INPUTS] for s in text}
     return {split: list(zip(*lines)) for split, lines in sides.items()}
 
 
@@ -172,7 +174,9 @@ def binarise(chosen: argparse.Namespace, examples: Dict[str, List[Example]]) -> 
     pieces = chosen.out / "pieces"
     for split, rows in examples.items():
         for side, name in enumerate(INPUTS):
-            corpus.write_lines(pieces / f"{split}.{name}", (r.inputs[side] for r in rows))
+            corpus.write_lines(
+                pieces / f"{split}.{name}", (r.inputs[side] for r in rows)
+            )
         corpus.write_lines(pieces / f"{split}.label", (r.label for r in rows))
     both = pieces / "both.input0"  # fairseq makes the dictionary of one file
     if chosen.bpe == "gpt2":
@@ -192,7 +196,9 @@ def binarise(chosen: argparse.Namespace, examples: Dict[str, List[Example]]) -> 
     if chosen.regression:
         (part / "label").mkdir()
         for split in examples:
-            shutil.copyfile(pieces / f"{split}.label", part / "label" / f"{split}.label")
+            shutil.copyfile(
+                pieces / f"{split}.label", part / "label" / f"{split}.label"
+            )
     else:
         column(part, pieces, "label", examples, ["--padding-factor", "1"])
     if folder.exists():

@@ -123,7 +123,7 @@ def _rows(
 def _parsed(
     name: str, lines: List[str], chosen: argparse.Namespace, *, labelled: bool
 ) -> Iterator[object]:
-    """Each line as a row, or what is wrong with it; nothing of a test without labels."""
+    """Each line as a row, or what is wrong with it; none if there are no labels."""
     header = lines[0].rstrip("\r").split("\t")
     columns = _columns(name, header, chosen, labelled=labelled)
     if columns is None:
@@ -149,8 +149,8 @@ def _parsed(
             continue
         label, first, second = (fields[index].strip() for index in indices)
         problem = _problem(label, first, second, chosen)
-        yield Bad(f"{place}: {problem}") if problem else Row(
-            first, second, label, place
+        yield (
+            Bad(f"{place}: {problem}") if problem else Row(first, second, label, place)
         )
 
 
