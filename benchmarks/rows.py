@@ -31,7 +31,8 @@ from models import (
 from onelayer_lottery import planting
 from onelayer_lottery.checkpoint import load_checkpoint
 from onelayer_lottery.convert import baked_model, checkpoint_from_ticket
-from onelayer_lottery.export import Dictionaries, ticket_from_checkpoint
+from onelayer_lottery.export import ticket_from_checkpoint
+from onelayer_lottery.tasks import translation_dictionaries
 
 FREQUENCY = 8  # of --update-freq
 SENTENCES = 16  # that are translated together
@@ -161,7 +162,8 @@ def generation_seconds(size: Size, rounds: int) -> Dict[str, List[float]]:
     with saved(ours) as path:
         texts = [text(side) for side in (ours.task.src_dict, ours.task.tgt_dict)]
         ticket = ticket_from_checkpoint(
-            load_checkpoint(path), dictionaries=Dictionaries("de", "en", *texts)
+            load_checkpoint(path),
+            dictionaries=translation_dictionaries("de", "en", *texts),
         )
     models["baked"], _ = baked_model(ticket)
     models["restored"] = build_trainer("ours", size).model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from argparse import Namespace
 from collections import OrderedDict, defaultdict
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from onelayer_lottery.checkpoint import Checkpoint
 from onelayer_lottery.compat import fast_path_names
-from onelayer_lottery.export import FROZEN, PATHS, SCALES, SCORES, read_symbols
+from onelayer_lottery.export import FROZEN, PATHS, SCALES, SCORES
 from onelayer_lottery.frozen import STREAM_VERSION, digest, frozen_weight
 from onelayer_lottery.models.planted import (
     DIGEST_KEY,
@@ -25,8 +26,11 @@ from onelayer_lottery.models.planted import (
     encode_identity,
 )
 from onelayer_lottery.modules import scaled
-from onelayer_lottery.planting import kind_of, set_first_value
+from onelayer_lottery.planting import HEADS, kind_of, set_first_value
+from onelayer_lottery.tasks import Kind, kind_of_task, read_symbols
 from onelayer_lottery.ticket import Ticket, TicketError
+
+_HEAD = re.compile(re.escape(HEADS) + r"([^.]+)\.(dense|out_proj)\.weight")
 
 
 def checkpoint_from_ticket(ticket: Ticket) -> Checkpoint:
@@ -174,6 +178,7 @@ def _planted_model(ticket: Ticket) -> Tuple[nn.Module, Any]:
     arguments = Namespace(arch=ticket.config["arch"], **ticket.config["model"])
     try:
         model = _model_class(ticket).build_model(arguments, task)
+        _add_heads(model, ticket)
         unknown = set(ticket.dense) - set(model.state_dict())
         if unknown:
             raise TicketError(f"the ticket has {min(unknown)}, which its model has not")
@@ -248,6 +253,12 @@ def _imported(ticket: Ticket, role: str) -> Tensor:
     return weight
 
 
+def ticket_kind(ticket: Ticket) -> Kind:
+    """The kind of task that a ticket's model was trained for."""
+    task = ticket.config.get("task")
+    return kind_of_task(task.get("_name") if isinstance(task, dict) else None)
+
+
 def _stock_model(ticket: Ticket) -> Tuple[nn.Module, Any]:
     """The stock model of a ticket's shape, whatever its weights."""
     task = _task(ticket)
@@ -255,13 +266,39 @@ def _stock_model(ticket: Ticket) -> Tuple[nn.Module, Any]:
     flags = {**ticket.config["model"], **dict.fromkeys(PATHS)}
     arguments = Namespace(arch=arch, **flags)
     ARCH_CONFIG_REGISTRY[arch](arguments)
-    return ARCH_MODEL_REGISTRY[arch].build_model(arguments, task), task
+    model = ARCH_MODEL_REGISTRY[arch].build_model(arguments, task)
+    _add_heads(model, ticket)
+    return model, task
+
+
+def _add_heads(model: nn.Module, ticket: Ticket) -> None:
+    """Register the classification heads that a ticket has, in their shapes."""
+    if not hasattr(model, "classification_heads"):
+        return
+    shapes: Dict[str, Dict[str, Tuple[int, ...]]] = defaultdict(dict)
+    weights = {f"{name}.weight": m.mask.shape for name, m in ticket.masks.items()}
+    weights.update({name: array.shape for name, array in ticket.dense.items()})
+    for name, shape in weights.items():
+        found = _HEAD.fullmatch(name)
+        if found:
+            shapes[found[1]][found[2]] = shape
+    for name, parts in shapes.items():
+        if len(parts) < 2 or hasattr(model.classification_heads, name):
+            raise TicketError(f"the ticket's classification head {name} is malformed")
+        rows = {part: shape[0] for part, shape in parts.items() if shape}
+        model.register_classification_head(name, rows["out_proj"], rows["dense"])
 
 
 def _task(ticket: Ticket) -> SimpleNamespace:
+    kind = ticket_kind(ticket)
+    symbols = {}
+    for side in kind.embeddings:
+        if side not in ticket.dictionaries:
+            raise TicketError(f"the ticket has no dictionary of its {side}")
+        symbols[side] = read_symbols(ticket.dictionaries[side], kind)
     return SimpleNamespace(
-        source_dictionary=read_symbols(ticket.dictionaries["source"]),
-        target_dictionary=read_symbols(ticket.dictionaries["target"]),
+        source_dictionary=symbols["source"],
+        target_dictionary=symbols.get("target", symbols["source"]),
     )
 
 
@@ -303,16 +340,23 @@ def _weight(model: nn.Module, name: str, ticket: Ticket) -> Tensor:
 
 def _checkpoint(ticket: Ticket, tensors: Dict[str, Tensor], *, arch: str) -> Checkpoint:
     """A checkpoint that torch's safety check lets pass without this package."""
-    task = {"data": "", **ticket.config["task"]}
-    model = {**task, **ticket.config["model"], "arch": arch, "task": "translation"}
+    kind = ticket_kind(ticket)
+    task = {"data": "", **ticket.config["task"], "_name": kind.name}
+    if kind.shuffles:
+        task["seed"] = 1  # fairseq would look for it where a checkpoint has nothing
+    model = {**task, **ticket.config["model"], "arch": arch, "task": kind.name}
+    model["_name"] = arch
     if arch != ticket.config["arch"]:
         model.update(dict.fromkeys(PATHS))  # stock fairseq would read the files
     return {
         "args": None,
         "cfg": {
-            "model": _attributes(_name=arch, **model),
-            "task": {"_name": "translation", **task},
-            "criterion": {"_name": "label_smoothed_cross_entropy"},
+            "model": _attributes(**model),
+            "task": task,
+            "criterion": {
+                "_name": kind.criterion,
+                **{flag: task[flag] for flag in kind.criterion_flags if flag in task},
+            },
             # What fairseq's Python interface reads of a checkpoint.
             "generation": _defaults(GenerationConfig),
             "dataset": {**_defaults(DatasetConfig), "required_batch_size_multiple": 1},
@@ -322,7 +366,7 @@ def _checkpoint(ticket: Ticket, tensors: Dict[str, Tensor], *, arch: str) -> Che
         "model": tensors,
         "optimizer_history": [
             {
-                "criterion_name": "LabelSmoothedCrossEntropyCriterion",
+                "criterion_name": kind.criterion_class,
                 "optimizer_name": "none",
                 "num_updates": 0,
                 "lr_scheduler_state": {"best": None},

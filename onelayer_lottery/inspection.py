@@ -52,16 +52,16 @@ def inspect_ticket(
 def format_inspection(report: Dict[str, Any]) -> str:
     """The report as text."""
     totals, table = report["totals"], report["table_1"]
-    head = (
-        f"{'role':<44}{'shape':>13}{'layers':>8}{'kept':>12}{'bytes':>11}{'overlap':>9}"
-    )
+    width = max([44, *(len(role) + 1 for role in report["roles"])])
+    head = f"{'role':<{width}}{'shape':>13}{'layers':>8}{'kept':>12}{'bytes':>11}"
+    head += f"{'overlap':>9}"
     lines: List[str] = [report["architecture"], report["signature"]]
     lines += ["", head] if report["roles"] else []
     for role, row in report["roles"].items():
         shape = "x".join(map(str, row["shape"]))
         overlap = "" if row["overlap"] is None else f"{row['overlap']:.3f}"
         lines.append(
-            f"{role:<44}{shape:>13}{row['layers']:>8}{row['kept']:>12,}"
+            f"{role:<{width}}{shape:>13}{row['layers']:>8}{row['kept']:>12,}"
             f"{row['mask_bytes']:>11,}{overlap:>9}"
         )
     if not report["roles"]:

@@ -182,10 +182,10 @@ def _mask_problems(config: ReservoirConfig) -> Iterator[str]:
             "--reservoir-mask with --reservoir-backward skip: masks are learned from"
             " the gradient in their layer, which skip leaves out; give one of them"
         )
-    if config.trained & {"positions", "embed"}:
+    if config.trained & {"positions", "embed", "head"}:
         yield (
-            f"--mask-train {config.mask_train}: in a reservoir model embeddings and"
-            " positions are trained anyway; give norm, bias or none"
+            f"--mask-train {config.mask_train}: in a reservoir model embeddings,"
+            " positions and heads are trained anyway; give norm, bias or none"
         )
 
 

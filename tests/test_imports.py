@@ -31,8 +31,7 @@ ALLOWED = {
         *("compat", "config", "embeddings", "importing", "models.planted"),
     },
     "models.reservoir": {
-        *("frozen", "models.planted", "models.transformer", "planting"),
-        "reservoir_config",
+        *("frozen", "models", "models.planted", "planting", "reservoir_config"),
     },
     "checkpoint": {"compat", "errors", "files"},
     "average": {"checkpoint", "errors"},

@@ -151,7 +151,7 @@ BAD = {
     ),
     "embeddings under masks": (
         {"reservoir_mask": True, "mask_train": "embed"},
-        "--mask-train embed: in a reservoir model embeddings and positions are trained",
+        "--mask-train embed: in a reservoir model embeddings, positions and heads are",
     ),
     "start": (
         {"mask_start": "dense.pt"},

@@ -14,7 +14,7 @@ from onelayer_lottery.config import MaskConfig, add_mask_args, problems
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.flips import FlipRate
 from onelayer_lottery.importing import read_start
-from onelayer_lottery.planting import plant
+from onelayer_lottery.planting import HEADS, plant
 
 # The identity of a model travels in its state dict as the codes of its text. fairseq's
 # EMA leaves keys with "version" in them alone; half() leaves integers alone.
@@ -65,6 +65,8 @@ class PlantedModel:
             model.plant(model, imports=imports, start=start)
         except LotteryError as error:
             raise SystemExit(str(error)) from None
+        # For heads, which a task registers later.
+        model.head_start = {k: v for k, v in start.items() if k.startswith(HEADS)}
         model.flip_rate = FlipRate()
         model.register_buffer(IDENTITY_KEY, encode_identity(model.identity()))
         return model
@@ -84,8 +86,14 @@ class PlantedModel:
         return self.mask_config.identity()
 
     def plant(self, part: nn.Module, **options: Any) -> None:
-        """Plant this model; see ``planting.plant``."""
-        plant(part, self.mask_config, max_update=self.max_update, **options)
+        """Plant this model, or a part of it that comes later; see ``planting.plant``.
+
+        What a user can mend ends with a sentence.
+        """
+        try:
+            plant(part, self.mask_config, max_update=self.max_update, **options)
+        except LotteryError as error:
+            raise SystemExit(str(error)) from None
 
     def set_num_updates(self, num_updates: int) -> None:
         super().set_num_updates(num_updates)

@@ -9,12 +9,8 @@ from fairseq.models import register_model
 from torch import Tensor, nn
 
 from onelayer_lottery.frozen import digest
+from onelayer_lottery.models import roberta, transformer
 from onelayer_lottery.models.planted import DIGEST_KEY, PlantedModel
-from onelayer_lottery.models.transformer import (
-    SHAPES,
-    OnelayerRandomTransformer,
-    register_shape,
-)
 from onelayer_lottery.planting import frozen_tensors, plant_reservoirs
 from onelayer_lottery.reservoir_config import (
     ReservoirConfig,
@@ -60,8 +56,11 @@ class ReservoirModel(PlantedModel):
         *,
         imports: Optional[Dict[str, Tensor]] = None,
         start: Optional[Dict[str, Tensor]] = None,
+        prefix: str = "",
     ) -> None:
         """Make reservoirs of the layers that were chosen; all else is trained."""
+        if prefix:  # a classification head, which comes later
+            return
         config = self.mask_config
         depths = {
             side: len(part.get_submodule(stack)) for side, stack in self.stacks.items()
@@ -85,17 +84,28 @@ def layer_names(chosen: Dict[str, List[int]], stacks: Dict[str, str]) -> List[st
 
 
 @register_model("transformer_reservoir")
-class ReservoirTransformer(ReservoirModel, OnelayerRandomTransformer):
+class ReservoirTransformer(ReservoirModel, transformer.OnelayerRandomTransformer):
     """The stock Transformer with some layers that stay random."""
 
     stacks: ClassVar = {"encoder": "encoder.layers", "decoder": "decoder.layers"}
 
 
-for _name in ("tiny", "small", "base", "deep"):
-    register_shape(
-        "transformer_reservoir",
-        f"transformer_reservoir_{_name}",
-        SHAPES[_name],
-        mask_share="none",
-        mask_init="xavier-uniform",  # as the layers of the stock model start
-    )
+@register_model("roberta_reservoir")
+class ReservoirRoberta(ReservoirModel, roberta.OnelayerRandomRoberta):
+    """The stock RoBERTa with some layers that stay random; heads are trained."""
+
+    stacks: ClassVar = {"encoder": "encoder.sentence_encoder.layers"}
+
+
+for _family, _model, _names in (
+    (transformer, "transformer_reservoir", ("tiny", "small", "base", "deep")),
+    (roberta, "roberta_reservoir", ("tiny", "base")),
+):
+    for _name in _names:
+        _family.register_shape(
+            _model,
+            f"{_model}_{_name}",
+            _family.SHAPES[_name],
+            mask_share="none",
+            mask_init="xavier-uniform",  # as the layers of the stock Transformer start
+        )

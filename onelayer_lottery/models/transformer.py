@@ -89,8 +89,6 @@ def register_shape(model: str, name: str, shape: Shape, **defaults: Any) -> None
             "share_decoder_input_output_embed": True,
         }.items():
             setattr(given, flag, getattr(given, flag, default))
-        for inside in ("embeddings_inside", "start_inside"):
-            setattr(given, inside, getattr(given, inside, False))
         # From a YAML file, fairseq 0.12.2 would find None and compare it with 0.
         given.base_layers = getattr(given, "base_layers", 0)
         config = MODEL_REGISTRY[model].config_class
