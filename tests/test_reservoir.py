@@ -6,8 +6,8 @@ from argparse import Namespace
 import pytest
 import torch
 from fairseq.models import ARCH_MODEL_REGISTRY
-from stock import batch, build, build_tiny, translation_task
-from test_convert import checkpoint_of, dictionaries_of, trained_model
+from stock import batch, build, build_tiny, dictionary, translation_task
+from test_convert import checkpoint_of, dictionaries_of, text_of, trained_model
 
 from onelayer_lottery.convert import (
     baked_checkpoint,
@@ -26,6 +26,7 @@ from onelayer_lottery.reservoir_config import (
     reservoir_layers,
     reservoir_problems,
 )
+from onelayer_lottery.tasks import Dictionaries
 from onelayer_lottery.ticket import TicketError, read_ticket, write_ticket
 
 ARCH = "transformer_reservoir_tiny"
@@ -606,3 +607,69 @@ def test_a_deep_model_leaves_half_of_its_layers_out_of_the_checkpoint():
     layers = 12 * (4 * 512 * 513 + 512 * 1024 * 2 + 1024 + 512 + 4 * 512)
     layers += 12 * (8 * 512 * 513 + 512 * 1024 * 2 + 1024 + 512 + 6 * 512)
     assert count[0] - count[1] == layers // 2
+
+
+# Sentence encoders
+
+SENTENCES = {
+    **{"encoder_embed_dim": 16, "encoder_ffn_embed_dim": 32, "encoder_layers": 3},
+    **{"encoder_attention_heads": 2, "max_positions": 20, "dropout": 0.0},
+    **{"attention_dropout": 0.0, "activation_dropout": 0.0, "pooler_dropout": 0.0},
+}
+HEAD = "sentence_classification_head"
+
+
+def sentence_encoder(symbols, **flags):
+    task = Namespace(source_dictionary=symbols, dictionary=symbols)
+    model = build("roberta_reservoir_tiny", task, **{**SENTENCES, **flags})
+    model.register_classification_head(HEAD, num_classes=3)
+    return model
+
+
+def masked_dictionary():
+    symbols = dictionary(40)
+    symbols.add_symbol("<mask>")
+    return symbols
+
+
+def classes(model):
+    tokens = torch.arange(4, 16).view(2, 6)
+    tokens[1, 4:] = 1
+    return model(tokens, features_only=True, classification_head_name=HEAD)[0]
+
+
+@pytest.mark.parametrize("backward", ["exact", "skip"])
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_sentence_encoder_has_reservoirs(kind, backward):
+    model = sentence_encoder(
+        masked_dictionary(), reservoir_type=kind, reservoir_backward=backward
+    )
+    assert model.arguments.reservoir_layers == "encoder:1"
+    assert not [name for name in model.state_dict() if ".layers.1." in name]
+    classes(model).square().mean().backward()
+    for name, parameter in model.named_parameters():
+        if "lm_head" not in name:  # which classes do not need
+            assert parameter.grad.abs().sum() > 0, name
+    assert f"classification_heads.{HEAD}.dense.weight" in dict(model.named_parameters())
+
+
+def test_a_sentence_encoder_has_no_decoder():
+    with pytest.raises(SystemExit, match=r"has 'decoder:1'; .* such as encoder:1,3$"):
+        sentence_encoder(masked_dictionary(), reservoir_layers="decoder:1")
+
+
+@pytest.mark.parametrize("kind", ["transformer", "bigru"])
+def test_a_ticket_of_a_sentence_encoder_gives_the_same_model(kind):
+    symbols = masked_dictionary()
+    model = sentence_encoder(symbols, reservoir_type=kind).eval().requires_grad_(False)
+    task = Namespace(_name="sentence_prediction", data="", num_classes=3)
+    state = {"cfg": {"model": model.arguments, "task": task}}
+    labels = "a 1\nb 1\nc 1\n"
+    texts = {"source": text_of(dictionary(40)), "label": labels}
+    ticket = ticket_from_checkpoint(
+        {**state, "model": model.state_dict()}, dictionaries=Dictionaries(texts, {})
+    )
+    assert f"classification_heads.{HEAD}.out_proj.bias" in ticket.dense
+    found, _ = working_model(ticket)
+    assert type(found).__module__.startswith("fairseq.") == (kind == "transformer")
+    assert torch.equal(classes(found), classes(model))
