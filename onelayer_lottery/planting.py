@@ -13,7 +13,8 @@ from __future__ import annotations
 import logging
 import math
 import re
-from typing import Dict, Iterable, Iterator, Optional, Tuple
+from dataclasses import replace
+from typing import Dict, Iterator, Optional, Tuple
 
 from fairseq.models.roberta import RobertaLMHead
 from fairseq.modules import LearnedPositionalEmbedding
@@ -75,27 +76,31 @@ def plant(
 def plant_reservoirs(
     model: nn.Module,
     config: ReservoirConfig,
-    layers: Iterable[str],
+    layers: Dict[str, bool],
     *,
     imports: Optional[Dict[str, Tensor]] = None,
     max_update: int = 0,
 ) -> None:
     """Make the named layers of a stock model reservoirs, in place; call it last.
 
-    All else stays as it is, to be trained; ``imports`` has first values for embeddings.
+    ``layers`` says whether each has masks. All else stays as it is, to be trained;
+    ``imports`` has first values for embeddings.
     """
     remove_fast_path(model)
     for name, matrix in (imports or {}).items():
         model.get_submodule(name).weight.detach().copy_(matrix)
     anneal = round(config.mask_anneal * max_update)
-    planter = _Planter(config, {}, {}, anneal, "", masked=config.reservoir_mask)
-    for name in layers:
+    planter = _Planter(config, {}, {}, anneal, "")
+    whole = replace(config, mask_train="none")
+    for name, masked in layers.items():
         stack, _, index = name.rpartition(".")
         stock = model.get_submodule(name)
         layer = reservoir_layer(stock, str(config.reservoir_type))
         model.get_submodule(stack)[int(index)] = layer
         planter.prefix = f"{name}."
-        _settle_dense_parameters(layer, config, {}, {}, planter.prefix)
+        planter.keep = config.mask_keep if masked else None
+        used = config if masked else whole
+        _settle_dense_parameters(layer, used, {}, {}, planter.prefix)
         planter.plant(layer)
         if str(config.reservoir_backward) == "skip":
             skip_backward(layer)
@@ -258,15 +263,13 @@ class _Planter:
         start: Dict[str, Tensor],
         anneal: int,
         prefix: str,
-        *,
-        masked: bool = True,
     ):
         self.config = config
         self.imports = imports
         self.start = start
         self.anneal = anneal
         self.prefix = prefix
-        self.keep = config.mask_keep if masked else None  # None: no masks
+        self.keep: Optional[float] = config.mask_keep  # None: no masks
         self.frozen: Dict[str, Frozen] = {}  # by role
         self.masked: Dict[nn.Parameter, MaskedWeight] = {}  # by stock weight
         self.layers: Dict[nn.Module, nn.Module] = {}  # by stock layer

@@ -44,14 +44,20 @@ class ReservoirConfig(MaskConfig):
         "the gradient goes through such a layer, or skips it: it passes unchanged, and"
         " no backward computation runs in the layer",
     )
-    reservoir_mask: bool = _flag(
-        False, "give such layers learned masks, as --mask-keep and its like say"
+    reservoir_mask: str = _flag(
+        "none",
+        "which of these layers get learned masks, as --mask-keep and its like say: all,"
+        " none, or some, named as in --reservoir-layers",
     )
+
+    @property
+    def has_masks(self) -> bool:
+        return self.reservoir_mask != "none"
 
     def identity(self) -> Dict[str, str]:
         """What a checkpoint must agree in: the backward pass is not part of it."""
         values = super().identity()
-        if not self.reservoir_mask:
+        if not self.has_masks:
             for name in ("--mask-keep", "--mask-fan"):
                 del values[name]
         for name in ("layers", "type", "mask"):
@@ -60,10 +66,10 @@ class ReservoirConfig(MaskConfig):
 
     def signature(self) -> str:
         """One line that names everything that decides the model's frozen part."""
-        names = ("layers", "type", "backward")
+        names = ("layers", "type", "backward", "mask")
         own = [f"{name}:{getattr(self, f'reservoir_{name}')}" for name in names]
         masks = super().signature()
-        if not self.reservoir_mask:
+        if not self.has_masks:
             names = ("seed", "init", "gain", "share")
             masks = "|".join(f"{n}:{getattr(self, f'mask_{n}')}" for n in names)
         return f"reservoir {'|'.join(own)}|{masks}"
@@ -94,6 +100,23 @@ def reservoir_layers(text: str, depths: Dict[str, int]) -> Dict[str, List[int]]:
     return chosen
 
 
+def masked_layers(
+    text: str, chosen: Dict[str, List[int]], depths: Dict[str, int]
+) -> Dict[str, List[int]]:
+    """The indices of those of the chosen layers that have masks."""
+    if text == "all":
+        return chosen
+    masked = reservoir_layers(text, depths)
+    for side, indices in masked.items():
+        for index in indices:
+            if index not in chosen[side]:
+                raise LayersError(
+                    f"has {side}:{index}, which is trained and not in"
+                    " --reservoir-layers; name reservoirs only, or give all"
+                )
+    return masked
+
+
 def layers_text(chosen: Dict[str, List[int]]) -> str:
     """The flag that chooses these layers, each set of them in one way only."""
     parts = [
@@ -115,10 +138,20 @@ def reservoir_problems(
                 f"--{side}-layers-to-keep renumbers the layers, which"
                 " --reservoir-layers counts: leave it out"
             )
+    name = "layers"
     try:
         chosen = reservoir_layers(config.reservoir_layers, depths)
+        name = "mask"
+        masked = masked_layers(config.reservoir_mask, chosen, depths)
     except LayersError as error:
-        return [*found, f"--reservoir-layers {error}"]
+        return [*found, f"--reservoir-{name} {error}"]
+    partly = any(masked.values()) and masked != chosen
+    if partly and str(config.mask_share) == "layers":
+        found.append(
+            f"--reservoir-mask {config.reservoir_mask} with --mask-share layers: frozen"
+            " weights under a mask are of another scale than those without; mask all"
+            " or none, or give --mask-share none"
+        )
     return [*found, *_layer_problems(config, args, depths, chosen)]
 
 
@@ -168,9 +201,9 @@ def _mask_problems(config: ReservoirConfig) -> Iterator[str]:
             " trained, and start as those of the stock model; leave it out"
         )
     idle = given(_OF_MASKS)
-    if idle and not config.reservoir_mask:
-        yield f"{idle}: there is no mask; add --reservoir-mask, or leave it out"
-    if not config.reservoir_mask:
+    if idle and not config.has_masks:
+        yield f"{idle}: there is no mask; add --reservoir-mask all, or leave it out"
+    if not config.has_masks:
         return
     if str(config.reservoir_type) in ("bigru", "cnn"):
         yield (
@@ -202,13 +235,13 @@ def _layer_problems(
         if config.reservoir_layers != "none":
             sizes = ", ".join(f"{n} of the {side}" for side, n in depths.items())
             yield f"{given} chooses no layer ({sizes}); name some, or give none"
-        elif kind != "transformer" or backward != "exact" or config.reservoir_mask:
+        elif kind != "transformer" or backward != "exact" or config.has_masks:
             yield (
                 f"{given}: --reservoir-type, --reservoir-backward and --reservoir-mask"
                 " have nothing to act on; leave them out, or name layers"
             )
         return
-    if all(frozen.values()) and not config.reservoir_mask:
+    if all(frozen.values()) and not config.has_masks:
         yield (
             f"{given} leaves no layer to be trained; leave some out, or train masks"
             " alone with an architecture of the kind onelayer_random"

@@ -139,19 +139,31 @@ BAD = {
         "--reservoir-backward is none; give one of exact, skip",
     ),
     "masked cnn": (
-        {"reservoir_type": "cnn", "reservoir_mask": True},
+        {"reservoir_type": "cnn", "reservoir_mask": "all"},
         "--reservoir-mask is for --reservoir-type transformer and ffn, not for cnn",
     ),
     "mask and skip": (
-        {"reservoir_mask": True, "reservoir_backward": "skip"},
+        {"reservoir_mask": "all", "reservoir_backward": "skip"},
         "--reservoir-mask with --reservoir-backward skip: masks are learned from the",
+    ),
+    "mask of a trained layer": (
+        {"reservoir_mask": "encoder:2"},
+        "--reservoir-mask has encoder:2, which is trained and not in",
+    ),
+    "mask of no layer": (
+        {"reservoir_mask": "encoder:7"},
+        "--reservoir-mask has encoder:7, but the encoder has 6 layers",
+    ),
+    "masks of some, shared": (
+        {"reservoir_mask": "encoder:1", "mask_share": "layers"},
+        "--reservoir-mask encoder:1 with --mask-share layers: frozen weights under a",
     ),
     "keep without mask": (
         {"mask_keep": 0.3, "mask_train": "norm"},
         "--mask-keep 0.3, --mask-train norm: there is no mask; add --reservoir-mask",
     ),
     "embeddings under masks": (
-        {"reservoir_mask": True, "mask_train": "embed"},
+        {"reservoir_mask": "all", "mask_train": "embed"},
         "--mask-train embed: in a reservoir model embeddings, positions and heads are",
     ),
     "start": (
@@ -391,7 +403,7 @@ def test_recurrences_and_convolutions_see_both_neighbours_in_the_encoder(kind):
 
 @pytest.mark.parametrize("kind", ["transformer", "ffn"])
 def test_masked_reservoirs_learn_masks_among_trained_layers(kind):
-    model = reservoir(kind, reservoir_mask=True, mask_keep=0.3, mask_train="norm")
+    model = reservoir(kind, reservoir_mask="all", mask_keep=0.3, mask_train="norm")
     model(**batch())[0].log_softmax(-1).square().mean().backward()
     masked = dict(masked_weights(model))
     assert masked
@@ -403,6 +415,19 @@ def test_masked_reservoirs_learn_masks_among_trained_layers(kind):
     assert "encoder.layers.1.final_layer_norm.weight" in trained
     assert "encoder.layers.0.fc1.weight" in trained
     assert "encoder.layers.1.fc1.bias" not in trained
+
+
+def test_trained_masked_and_frozen_layers_mix():
+    model = reservoir(reservoir_mask="decoder:1", mask_keep=0.3, mask_train="norm")
+    names = [name for name, _ in masked_weights(model)]
+    assert names
+    assert all(name.startswith("decoder.layers.1.") for name in names)
+    plain = reservoir().encoder.layers[1].fc1.weight
+    assert torch.equal(model.encoder.layers[1].fc1.weight, plain)
+    trained = dict(model.named_parameters())
+    assert "decoder.layers.1.final_layer_norm.weight" in trained
+    assert "decoder.layers.0.fc1.weight" in trained
+    assert not [name for name in trained if name.startswith("encoder.layers.1.")]
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -450,7 +475,10 @@ def test_a_checkpoint_of_all_trained_layers_is_refused():
         ),
         ({"mask_seed": 2}, "it was trained with --mask-seed 2 .*has --mask-seed 1"),
         ({"kind": "ffn"}, "trained with --reservoir-type ffn .*type transformer"),
-        ({"reservoir_mask": True}, "trained with --reservoir-mask True"),
+        (
+            {"reservoir_mask": "all"},
+            "with .*--reservoir-mask encoder:1/decoder:1 .*has .*--reservoir-mask none",
+        ),
     ],
 )
 def test_a_checkpoint_of_other_reservoirs_is_refused(flags, message):
@@ -463,7 +491,7 @@ def test_a_masked_model_does_not_load_a_reservoir():
     with pytest.raises(
         SystemExit, match=r"it was trained with .*--reservoir-layers enc"
     ):
-        model.load_state_dict(reservoir(reservoir_mask=True).state_dict())
+        model.load_state_dict(reservoir(reservoir_mask="all").state_dict())
 
 
 def test_the_backward_pass_may_change_from_one_training_to_the_next():
@@ -475,9 +503,10 @@ VARIANTS = {
     "transformer": {},
     "shorthand": {"reservoir_layers": "alternating", "reservoir_backward": "skip"},
     "masked": {
-        **{"reservoir_mask": True, "mask_keep": 0.3, "mask_train": "norm,bias"},
+        **{"reservoir_mask": "all", "mask_keep": 0.3, "mask_train": "norm,bias"},
         **{"mask_scale": "row", "mask_share": "layers"},
     },
+    "masked in part": {"reservoir_mask": "decoder:1", "mask_train": "norm"},
     "pre-norm, shared embeddings": {
         **{"share_all_embeddings": True, "encoder_learned_pos": True},
         **{"encoder_normalize_before": True, "decoder_normalize_before": True},
@@ -485,7 +514,7 @@ VARIANTS = {
     "untied": {"share_decoder_input_output_embed": False, "mask_gain": 0.5},
     "ffn": {"reservoir_type": "ffn"},
     "masked ffn": {
-        **{"reservoir_type": "ffn", "reservoir_mask": True, "mask_train": "norm"},
+        **{"reservoir_type": "ffn", "reservoir_mask": "all", "mask_train": "norm"},
     },
     "bigru": {"reservoir_type": "bigru", "reservoir_layers": "encoder:0"},
     "cnn": {"reservoir_type": "cnn"},

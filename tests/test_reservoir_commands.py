@@ -87,13 +87,13 @@ def test_flags_are_refused_with_a_sentence(fairseq):
     flags = ("--reservoir-layers", "encoder:2", "--mask-keep", 0.3)
     done = fairseq.train("data-bin", "bad", *ARCH, *flags, status=None)
     assert done.status != 0
-    assert "--mask-keep 0.3: there is no mask; add --reservoir-mask" in done.log
+    assert "--mask-keep 0.3: there is no mask; add --reservoir-mask all" in done.log
     assert "--reservoir-layers has encoder:2, but the encoder has 2 layers" in done.log
     assert "Traceback" not in done.log
 
 
 def test_hydra_trains_a_masked_reservoir_from_a_yaml_file(fairseq):
-    arch = "transformer_reservoir_tiny\n  reservoir_mask: true"
+    arch = "transformer_reservoir_tiny\n  reservoir_mask: all"
     hydra_train(fairseq, HYDRA.replace("transformer_onelayer_random_tiny", arch))
     done = fairseq.generate("data-bin", "hydra/checkpoint_last.pt")
     assert len(done.lines("H")) == SPLITS["test"]

@@ -5,17 +5,20 @@
 Trainings of a sweep share a machine with each other and with whatever else runs, so
 their wall-clock times cannot be compared. Here every variant makes an update on the
 same batch of the training data in each round, in an order that is reversed every other
-round; the median over the rounds is what counts.
+round, on one thread. What counts is the median over the rounds of the thread's CPU
+time: on a machine that does nothing else it is the wall-clock time, on a busy one it
+leaves out the waiting. The wall-clock times are kept beside it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
+import time
 import warnings
 from pathlib import Path
+from statistics import median
 from typing import Any, Dict, List
 
 import torch
@@ -29,9 +32,10 @@ from onelayer_lottery.experiments.grid import Run, read_grid, words_of
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from measure import hush_fairseq, interleave, machine, median_interval
+from measure import hush_fairseq, machine, median_interval, say
 
 HERE = Path(__file__).parent
+WARM_UP = 3  # rounds that do not count
 
 
 def main() -> None:
@@ -47,28 +51,42 @@ def main() -> None:
     trainers = {v.name: build_trainer(first[v.name], words.data) for v in grid.variants}
     batches = training_batches(next(iter(trainers.values())))
     works = {name: Stepper(trainer, batches) for name, trainer in trainers.items()}
-    seconds = interleave(works, words.rounds, title="update", warm_up=3)
+    for number in range(-WARM_UP, words.rounds):
+        say(f"round {number + 1} of {words.rounds}")
+        for name in reversed(list(works)) if number % 2 else works:
+            works[name].step(keep=number >= 0)
     found = {
-        "seconds": {name: statistics.median(times) for name, times in seconds.items()},
-        "interval": {name: median_interval(times) for name, times in seconds.items()},
+        "seconds": {name: median(work.cpu) for name, work in works.items()},
+        "interval": {name: median_interval(work.cpu) for name, work in works.items()},
+        "wall_clock": {name: median(work.wall) for name, work in works.items()},
         "rounds": words.rounds,
         "machine": machine(),
     }
     words.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     for name, middle in found["seconds"].items():
         low, high = found["interval"][name]
-        print(f"{name:<12} {middle:.4f} s per update ({low:.4f} to {high:.4f})")
+        wall = found["wall_clock"][name]
+        print(
+            f"{name:<12} {middle:.4f} s per update ({low:.4f} to {high:.4f}),"
+            f" {wall:.4f} s by the clock"
+        )
 
 
 class Stepper:
-    """Makes one update at each call, on the next of the batches."""
+    """Makes updates, each on the next of the batches, and times them."""
 
     def __init__(self, trainer: Trainer, batches: List[Any]):
         self.trainer, self.batches, self.number = trainer, batches, 0
+        self.cpu: List[float] = []
+        self.wall: List[float] = []
 
-    def __call__(self) -> None:
+    def step(self, *, keep: bool) -> None:
+        started = time.process_time(), time.perf_counter()
         self.trainer.train_step([self.batches[self.number % len(self.batches)]])
         self.number += 1
+        if keep:
+            self.cpu.append(time.process_time() - started[0])
+            self.wall.append(time.perf_counter() - started[1])
 
 
 def build_trainer(run: Run, data: Path) -> Trainer:

@@ -15,6 +15,7 @@ from onelayer_lottery.planting import frozen_tensors, plant_reservoirs
 from onelayer_lottery.reservoir_config import (
     ReservoirConfig,
     layers_text,
+    masked_layers,
     reservoir_layers,
     reservoir_problems,
 )
@@ -44,6 +45,7 @@ class ReservoirModel(PlantedModel):
         model = super().build_model(args, task)
         # With the arguments, into every checkpoint: one way to say it.
         args.reservoir_layers = model.mask_config.reservoir_layers
+        args.reservoir_mask = model.mask_config.reservoir_mask
         return model
 
     def identity(self) -> Dict[str, str]:
@@ -66,21 +68,22 @@ class ReservoirModel(PlantedModel):
             side: len(part.get_submodule(stack)) for side, stack in self.stacks.items()
         }
         chosen = reservoir_layers(config.reservoir_layers, depths)
+        masked = masked_layers(config.reservoir_mask, chosen, depths)
         config.reservoir_layers = layers_text(chosen)
+        config.reservoir_mask = layers_text(masked)
         plant_reservoirs(
             part,
             config,
-            layer_names(chosen, self.stacks),
+            {
+                f"{self.stacks[side]}.{index}": index in masked[side]
+                for side in chosen
+                for index in chosen[side]
+            },
             imports=imports,
             max_update=self.max_update,
         )
         digests = "".join(map(digest, frozen_tensors(part)))
         self.frozen_digest = hashlib.sha256(digests.encode()).hexdigest()
-
-
-def layer_names(chosen: Dict[str, List[int]], stacks: Dict[str, str]) -> List[str]:
-    """The full names of the chosen layers."""
-    return [f"{stacks[side]}.{index}" for side in chosen for index in chosen[side]]
 
 
 @register_model("transformer_reservoir")
