@@ -259,9 +259,8 @@ def _weight(model: nn.Module, name: str, ticket: Ticket) -> Tensor:
 def _checkpoint(ticket: Ticket, tensors: Dict[str, Tensor], *, arch: str) -> Checkpoint:
     """A checkpoint that torch's safety check lets pass without this package."""
     kind = ticket_kind(ticket)
-    task = {"data": "", **ticket.config["task"], "_name": kind.name}
-    if kind.shuffles:
-        task["seed"] = 1  # fairseq would look for it where a checkpoint has nothing
+    task = {"data": "", **ticket.config["task"], **dict(kind.task_values)}
+    task["_name"] = kind.name
     model = {**task, **ticket.config["model"], "arch": arch, "task": kind.name}
     model["_name"] = arch
     if arch != ticket.config["arch"]:
@@ -274,6 +273,7 @@ def _checkpoint(ticket: Ticket, tensors: Dict[str, Tensor], *, arch: str) -> Che
             "criterion": {
                 "_name": kind.criterion,
                 **{flag: task[flag] for flag in kind.criterion_flags if flag in task},
+                **dict(kind.criterion_values),
             },
             # What fairseq's Python interface reads of a checkpoint.
             "generation": _defaults(GenerationConfig),
