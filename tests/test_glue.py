@@ -102,18 +102,20 @@ def trained(tmp_path_factory) -> Trained:
     rows = pairs(260)
     write(folder / "tsv" / "train.tsv", rows[:200])
     write(folder / "tsv" / "dev.tsv", rows[200:])
-    prepare("QQP", folder / "tsv", folder / "QQP", "--max-positions", 64)
+    short = ["--max-positions", 64, "--long", "cut"]
+    prepare("QQP", folder / "tsv", folder / "QQP", *short)
     data = folder / "QQP" / "data-bin"
     log = train("QQP", data, folder / "model")
     return Trained(folder, Fairseq(folder), data, log, rows[200:])
 
 
 def train(task, data, save_dir, *flags, updates=6, arch="roberta_onelayer_random_tiny"):
-    return script(
+    done = script(
         *("train.sh", task, data, save_dir, *SMALL, *flags),
         **{"UPDATES": str(updates), "WARMUP": "2", "LR": "1e-3", "POSITIONS": "64"},
         ARCH=arch,
-    ).stderr
+    )
+    return done.stdout + done.stderr
 
 
 def sums(path):
@@ -241,7 +243,8 @@ def test_a_regression_trains_and_is_evaluated(trained):
     rows = [(str(len(first) / 50), first, second) for _, first, second in pairs(80)]
     write(folder / "tsv" / "train.tsv", rows[:60])
     write(folder / "tsv" / "dev.tsv", rows[60:])
-    prepare("STS-B", folder / "tsv", folder, "--regression", "--max-positions", 64)
+    short = ["--max-positions", 64, "--long", "cut"]
+    prepare("STS-B", folder / "tsv", folder, "--regression", *short)
     train("STS-B", folder / "data-bin", folder / "model", updates=2)
     path = folder / "model" / "checkpoint_last.pt"
     done = script("evaluate.py", path, folder / "data-bin")
@@ -309,7 +312,8 @@ def test_glue_archives_are_read_by_their_headers(tmp_path):
         archive.writestr("MNLI/test.tsv", unlabelled)
     done = prepare("MNLI", source, tmp_path / "out", status=1)
     assert "line 17 of MNLI/dev_mismatched.tsv has 2 columns, expected 6" in done.stderr
-    done = prepare("MNLI", source, tmp_path / "out", "--skip-bad")
+    flags = ["--skip-bad", "--max-positions", 64, "--long", "cut"]
+    done = prepare("MNLI", source, tmp_path / "out", *flags)
     assert "left out 1 bad rows" in done.stderr
     assert "test.tsv has no labels: it is left out" in done.stderr
     assert "valid1: 15 pairs" in done.stdout
