@@ -214,9 +214,10 @@ def _add_heads(model: nn.Module, ticket: Ticket) -> None:
         if found:
             shapes[found[1]][found[2]] = shape
     for name, parts in shapes.items():
-        if len(parts) < 2 or hasattr(model.classification_heads, name):
+        shaped = all(len(parts.get(part, ())) == 2 for part in ("dense", "out_proj"))
+        if not shaped or hasattr(model.classification_heads, name):
             raise TicketError(f"the ticket's classification head {name} is malformed")
-        rows = {part: shape[0] for part, shape in parts.items() if shape}
+        rows = {part: shape[0] for part, shape in parts.items()}
         model.register_classification_head(name, rows["out_proj"], rows["dense"])
 
 

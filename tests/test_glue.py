@@ -359,6 +359,27 @@ def test_bad_rows_and_flags_are_refused_with_a_sentence(line, flags, message, tm
     assert len(done.stderr.strip().splitlines()[-1]) < 400
 
 
+def test_the_subwords_of_gpt2_are_used_with_their_dictionary(tmp_path):
+    from fairseq.data.encoders.gpt2_bpe_utils import bytes_to_unicode
+
+    files = tmp_path / "gpt2"
+    files.mkdir()
+    letters = {letter: n for n, letter in enumerate(bytes_to_unicode().values())}
+    (files / "encoder.json").write_text(json.dumps(letters))
+    (files / "vocab.bpe").write_text("#version: 0.2\n")
+    (files / "dict.txt").write_text("".join(f"{n} 1\n" for n in range(256)))
+    rows = pairs(12)
+    write(tmp_path / "tsv" / "train.tsv", rows[:8])
+    write(tmp_path / "tsv" / "dev.tsv", rows[8:])
+    flags = ["--bpe", "gpt2", "--gpt2-files", files]
+    done = prepare("QQP", tmp_path / "tsv", tmp_path / "out", *flags)
+    assert "data-bin: QQP, gpt2" in done.stdout
+    found = (tmp_path / "out" / "data-bin" / "input1" / "dict.txt").read_text()
+    assert found == (files / "dict.txt").read_text()
+    pieces = (tmp_path / "out" / "pieces" / "train.input0").read_text().split("\n")[0]
+    assert len(pieces.split()) == len(rows[0][1].encode())
+
+
 def test_files_that_are_missing_or_odd_are_refused(tmp_path):
     source, out = tmp_path / "tsv", tmp_path / "out"
     done = prepare("QQP", source, out, status=1)

@@ -1,11 +1,13 @@
 """Masked RoBERTa: what is masked, what is trained, its head, tickets and imports."""
 
 import copy
+import json
 from argparse import Namespace
 from io import StringIO
 
 import pytest
 import torch
+from fairseq.data.encoders.gpt2_bpe_utils import bytes_to_unicode
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from stock import batch, build_roberta, build_tiny, dictionary, sentence_task
 
@@ -18,8 +20,9 @@ from onelayer_lottery.convert import (
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.export import find_dictionaries, ticket_from_checkpoint
 from onelayer_lottery.planting import masked_weights
+from onelayer_lottery.subwords import build_bpe, read_bpe
 from onelayer_lottery.tasks import Dictionaries
-from onelayer_lottery.ticket import TicketError, read_ticket, write_ticket
+from onelayer_lottery.ticket import Bpe, TicketError, read_ticket, write_ticket
 
 HEAD = "classification_heads.sentence"
 EMBED = "encoder.sentence_encoder.embed_tokens"
@@ -362,6 +365,56 @@ def test_an_empty_sentence_is_refused():
     classifier = Classifier(ticket_of(build_roberta()))
     with pytest.raises(LotteryError, match="sentence 2 is empty"):
         classifier.classify([("w1", " ")])
+
+
+def test_a_ticket_that_lacks_a_flag_says_so():
+    ticket = ticket_of(build_roberta())
+    del ticket.config["task"]["num_classes"]
+    with pytest.raises(TicketError, match="the ticket does not say its num_classes"):
+        Classifier(ticket)
+
+
+@pytest.fixture
+def gpt2(tmp_path):
+    """GPT-2's two files with one merge, and a dictionary of its numbers."""
+    folder = tmp_path / "gpt2"
+    folder.mkdir()
+    letters = [*bytes_to_unicode().values(), "he"]
+    content = json.dumps({letter: n for n, letter in enumerate(letters)})
+    (folder / "encoder.json").write_text(content)
+    (folder / "vocab.bpe").write_text("#version: 0.2\nh e\n")
+    (folder / "dict.txt").write_text("".join(f"{n} 1\n" for n in range(257)))
+    return folder
+
+
+def test_a_ticket_may_have_the_subwords_of_gpt2(gpt2, tmp_path):
+    ticket = ticket_of(build_roberta())
+    ticket.bpe = read_bpe(gpt2, None)
+    assert ticket.bpe.kind == "gpt2"
+    write_ticket(ticket, tmp_path / "model.ticket")
+    bpe = build_bpe(read_ticket(tmp_path / "model.ticket").bpe)
+    assert bpe.decode(bpe.encode("hehe é")) == "hehe é"
+    assert bpe.encode("hehe") == "256 256"
+
+
+def test_a_folder_without_the_subwords_is_refused(gpt2):
+    (gpt2 / "vocab.bpe").unlink()
+    with pytest.raises(LotteryError, match=r"cannot read --bpe .*vocab\.bpe: No such"):
+        read_bpe(gpt2, None)
+    with pytest.raises(LotteryError, match="of gpt2 is not of two files"):
+        build_bpe(Bpe("gpt2", b"{}"))
+
+
+def test_masks_start_from_a_dense_model_with_its_head(tmp_path):
+    dense = build_roberta("roberta_base")
+    state = {"cfg": None, "args": Namespace(task="sentence_prediction", data="gone")}
+    torch.save({**state, "model": dense.state_dict()}, tmp_path / "model.pt")
+    model = build_roberta(mask_start=str(tmp_path / "model.pt"))
+    theirs = dense.state_dict()[f"{HEAD}.dense.weight"]
+    assert torch.equal(model.state_dict()[f"{HEAD}.dense.weight"], theirs)
+    other = build_roberta(mask_start=str(tmp_path / "model.pt"), classes=2)
+    drawn = build_roberta(classes=2).state_dict()[f"{HEAD}.out_proj.weight"]
+    assert torch.equal(other.state_dict()[f"{HEAD}.out_proj.weight"], drawn)
 
 
 def test_a_regression_gives_a_value():
