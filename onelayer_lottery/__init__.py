@@ -3,7 +3,7 @@
 Loaded by ``--user-dir onelayer_lottery``: importing it registers the architectures.
 """
 
-from onelayer_lottery.compat import trust_checkpoint_types
+from onelayer_lottery.compat import mend_numpy_names, trust_checkpoint_types
 from onelayer_lottery.distillation import DistillationCriterion as _  # noqa: F401
 from onelayer_lottery.frozen import frozen_weight
 from onelayer_lottery.mask import kept_count, top_k_mask
@@ -49,3 +49,4 @@ def __getattr__(name: str):
 
 # fairseq loads a checkpoint long after the import, without another hook before it.
 trust_checkpoint_types()
+mend_numpy_names()

@@ -42,6 +42,10 @@ class Classifier:
 
     def __init__(self, ticket: Ticket):
         flags = ticket.config["task"]
+        needed = ("num_classes", "classification_head_name", "max_positions")
+        missing = [flag for flag in needed if flag not in flags]
+        if missing:
+            raise TicketError(f"the ticket does not say its {', '.join(missing)}")
         self.labels: Optional[List[str]] = None
         if not flags.get("regression_target"):
             if "label" not in ticket.dictionaries:

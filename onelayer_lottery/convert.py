@@ -283,9 +283,10 @@ def _add_heads(model: nn.Module, ticket: Ticket) -> None:
         if found:
             shapes[found[1]][found[2]] = shape
     for name, parts in shapes.items():
-        if len(parts) < 2 or hasattr(model.classification_heads, name):
+        shaped = all(len(parts.get(part, ())) == 2 for part in ("dense", "out_proj"))
+        if not shaped or hasattr(model.classification_heads, name):
             raise TicketError(f"the ticket's classification head {name} is malformed")
-        rows = {part: shape[0] for part, shape in parts.items() if shape}
+        rows = {part: shape[0] for part, shape in parts.items()}
         model.register_classification_head(name, rows["out_proj"], rows["dense"])
 
 
@@ -341,9 +342,8 @@ def _weight(model: nn.Module, name: str, ticket: Ticket) -> Tensor:
 def _checkpoint(ticket: Ticket, tensors: Dict[str, Tensor], *, arch: str) -> Checkpoint:
     """A checkpoint that torch's safety check lets pass without this package."""
     kind = ticket_kind(ticket)
-    task = {"data": "", **ticket.config["task"], "_name": kind.name}
-    if kind.shuffles:
-        task["seed"] = 1  # fairseq would look for it where a checkpoint has nothing
+    task = {"data": "", **ticket.config["task"], **dict(kind.task_values)}
+    task["_name"] = kind.name
     model = {**task, **ticket.config["model"], "arch": arch, "task": kind.name}
     model["_name"] = arch
     if arch != ticket.config["arch"]:
@@ -356,6 +356,7 @@ def _checkpoint(ticket: Ticket, tensors: Dict[str, Tensor], *, arch: str) -> Che
             "criterion": {
                 "_name": kind.criterion,
                 **{flag: task[flag] for flag in kind.criterion_flags if flag in task},
+                **dict(kind.criterion_values),
             },
             # What fairseq's Python interface reads of a checkpoint.
             "generation": _defaults(GenerationConfig),

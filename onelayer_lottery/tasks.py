@@ -24,7 +24,9 @@ class Kind(NamedTuple):
     criterion: str  # fairseq's name of one with which it is trained
     criterion_class: str
     criterion_flags: Tuple[str, ...] = ()  # of the task's
-    shuffles: bool = True  # by a seed of its own
+    # What fairseq would take from sections that a checkpoint of ours does not have.
+    task_values: Tuple[Tuple[str, Any], ...] = ()
+    criterion_values: Tuple[Tuple[str, Any], ...] = ()
 
 
 TRANSLATION = Kind(
@@ -36,7 +38,6 @@ TRANSLATION = Kind(
     {"source": "encoder.embed_tokens", "target": "decoder.embed_tokens"},
     "label_smoothed_cross_entropy",
     "LabelSmoothedCrossEntropyCriterion",
-    shuffles=False,
 )
 _ROBERTA = {"source": "encoder.sentence_encoder.embed_tokens"}
 SENTENCE_PREDICTION = Kind(
@@ -50,6 +51,7 @@ SENTENCE_PREDICTION = Kind(
     "sentence_prediction",
     "SentencePredictionCriterion",
     ("classification_head_name", "regression_target"),
+    task_values=(("seed", 1),),
 )
 MASKED_LM = Kind(
     "masked_lm",
@@ -61,6 +63,8 @@ MASKED_LM = Kind(
     _ROBERTA,
     "masked_lm",
     "MaskedLmLoss",
+    task_values=(("seed", 1),),
+    criterion_values=(("tpu", False),),
 )
 _KINDS = {kind.name: kind for kind in (SENTENCE_PREDICTION, MASKED_LM)}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import math
 import sys
 import zipfile
@@ -81,17 +80,19 @@ def _find(source: Path, names: Tuple[str, ...]) -> Optional[Tuple[str, List[str]
         return None
     if not zipfile.is_zipfile(source):
         corpus.fail(f"--source {source} is neither a folder nor a zip archive")
-    with zipfile.ZipFile(source) as archive:
-        members = {
-            Path(member).name: member
-            for member in archive.namelist()
-            if "__MACOSX" not in member and "/original/" not in member
-        }
-        for name in names:
-            if name in members:
-                with archive.open(members[name]) as file:
-                    text = io.TextIOWrapper(file, "utf-8", newline="\n").read()
-                return members[name], text.rstrip("\n").split("\n")
+    try:
+        with zipfile.ZipFile(source) as archive:
+            members = {
+                Path(member).name: member
+                for member in archive.namelist()
+                if "__MACOSX" not in member and "/original/" not in member
+            }
+            for name in names:
+                if name in members:
+                    text = archive.read(members[name]).decode("utf-8")
+                    return members[name], text.rstrip("\n").split("\n")
+    except (zipfile.BadZipFile, UnicodeDecodeError) as error:
+        corpus.fail(f"cannot read {source}: {error}")
     return None
 
 
@@ -147,7 +148,8 @@ def _parsed(
                 )
             )
             continue
-        label, first, second = (fields[index].strip() for index in indices)
+        # Odd spaces and line ends inside a sentence would become lines of their own.
+        label, first, second = (" ".join(fields[index].split()) for index in indices)
         problem = _problem(label, first, second, chosen)
         yield (
             Bad(f"{place}: {problem}") if problem else Row(first, second, label, place)

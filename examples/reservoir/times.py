@@ -5,9 +5,10 @@
 Trainings of a sweep share a machine with each other and with whatever else runs, so
 their wall-clock times cannot be compared. Here every variant makes an update on the
 same batch of the training data in each round, in an order that is reversed every other
-round, on one thread. What counts is the median over the rounds of the thread's CPU
-time: on a machine that does nothing else it is the wall-clock time, on a busy one it
-leaves out the waiting. The wall-clock times are kept beside it.
+round, on one thread. What is timed is the thread's CPU time: on a machine that does
+nothing else it is the wall-clock time, on a busy one it leaves out the waiting. The
+ratio to the first variant is taken within each round, for batches differ in size; the
+seconds of a variant are its median ratio times the median seconds of the first.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from onelayer_lottery.experiments.grid import Run, read_grid, words_of
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from measure import hush_fairseq, machine, median_interval, say
+from measure import hush_fairseq, machine, median_interval, ratios, say
 
 HERE = Path(__file__).parent
 WARM_UP = 3  # rounds that do not count
@@ -47,28 +48,29 @@ def main() -> None:
     torch.set_num_threads(1)
     hush_fairseq()
     grid = read_grid(HERE / "grid.yaml", data=words.data)
-    first = {run.variant: run for run in reversed(grid.runs)}
-    trainers = {v.name: build_trainer(first[v.name], words.data) for v in grid.variants}
+    runs = {run.variant: run for run in grid.runs}
+    trainers = {v.name: build_trainer(runs[v.name], words.data) for v in grid.variants}
     batches = training_batches(next(iter(trainers.values())))
     works = {name: Stepper(trainer, batches) for name, trainer in trainers.items()}
     for number in range(-WARM_UP, words.rounds):
         say(f"round {number + 1} of {words.rounds}")
         for name in reversed(list(works)) if number % 2 else works:
             works[name].step(keep=number >= 0)
+    first = next(iter(works.values())).cpu
+    ratio = {name: ratios(work.cpu, first) for name, work in works.items()}
     found = {
-        "seconds": {name: median(work.cpu) for name, work in works.items()},
-        "interval": {name: median_interval(work.cpu) for name, work in works.items()},
-        "wall_clock": {name: median(work.wall) for name, work in works.items()},
+        "seconds": {n: median(first) * median(times) for n, times in ratio.items()},
+        "ratio": {name: median(times) for name, times in ratio.items()},
+        "interval": {name: median_interval(times) for name, times in ratio.items()},
         "rounds": words.rounds,
         "machine": machine(),
     }
     words.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    for name, middle in found["seconds"].items():
+    for name, seconds in found["seconds"].items():
         low, high = found["interval"][name]
-        wall = found["wall_clock"][name]
         print(
-            f"{name:<12} {middle:.4f} s per update ({low:.4f} to {high:.4f}),"
-            f" {wall:.4f} s by the clock"
+            f"{name:<12} {seconds:.4f} s per update, {found['ratio'][name]:.3f} of the"
+            f" first ({low:.3f} to {high:.3f})"
         )
 
 
@@ -78,15 +80,13 @@ class Stepper:
     def __init__(self, trainer: Trainer, batches: List[Any]):
         self.trainer, self.batches, self.number = trainer, batches, 0
         self.cpu: List[float] = []
-        self.wall: List[float] = []
 
     def step(self, *, keep: bool) -> None:
-        started = time.process_time(), time.perf_counter()
+        started = time.process_time()
         self.trainer.train_step([self.batches[self.number % len(self.batches)]])
         self.number += 1
         if keep:
-            self.cpu.append(time.process_time() - started[0])
-            self.wall.append(time.perf_counter() - started[1])
+            self.cpu.append(time.process_time() - started)
 
 
 def build_trainer(run: Run, data: Path) -> Trainer:
