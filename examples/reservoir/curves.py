@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 from collections import defaultdict
 from pathlib import Path
 from statistics import mean, stdev
@@ -77,7 +78,7 @@ def table(labels: Dict[str, str], results: Dict, seconds: Dict[str, float]) -> s
     largest = {metric: max(map(max, of.values())) for metric, of in areas.items()}
     heads = ["layers", "seeds", "test BLEU", "validation loss", "seconds per update"]
     heads += [f"seconds of {max(updates)}", "area, BLEU", "area, loss"]
-    heads += ["values in the ticket"]
+    heads += ["values trained"]
     lines = [heads, ["---"] * len(heads)]
     for name, label in labels.items():
         found = results[name]
@@ -111,6 +112,7 @@ def draw(
     """Both metrics against time: mean over the seeds, a band of one deviation."""
     import matplotlib
 
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # fairseq asks for more
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
@@ -131,10 +133,10 @@ def draw(
         ax.set_ylabel(head)
     axes[0].legend(fontsize="small")
     seeds = sorted({len(results[name]) for name in labels})
-    counts = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(seeds[0])
-    figure.suptitle(
-        f"Multi30k de-en, width 64, 3+3 layers, {counts} seeds", size="medium"
+    counts = (
+        f"{seeds[0]} to {seeds[-1]} seeds" if len(seeds) > 1 else f"seeds: {seeds[0]}"
     )
+    figure.suptitle(f"Multi30k de-en, width 64, 3+3 layers, {counts}", size="medium")
     figure.savefig(path, dpi=120)
 
 
