@@ -110,9 +110,9 @@ def draw(
     labels: Dict[str, str], results: Dict, seconds: Dict[str, float], path: Path
 ) -> None:
     """Both metrics against time: mean over the seeds, a band of one deviation."""
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # fairseq asks for more
     import matplotlib
 
-    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # fairseq asks for more
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
