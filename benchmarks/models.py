@@ -3,6 +3,8 @@
 dense   the stock Transformer
 ours    the masked one of the same shape
 sort    ours, but each mask is found by a stable full sort in every forward pass
+exact   the stock one, every second layer a reservoir, the gradient through it
+skip    the same, the gradient past it
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ VOCABULARIES = {
     **dict.fromkeys(("base", "wider", "deeper"), (41000, 41000)),
 }
 KINDS = ("dense", "ours", "sort")
+RESERVOIRS = ("exact", "skip")
+RESERVOIR_ARCH = "transformer_reservoir_small"
 LENGTH = 32  # symbols of every sentence, on either side
 
 
@@ -73,12 +77,11 @@ def build_trainer(kind: str, size: Size) -> Trainer:
 def configuration(kind: str, size: Size) -> Any:
     """The configuration of a training with README's flags, at its highest rate."""
     shape = size.shape
-    masked = kind != "dense"
+    masked = kind in ("ours", "sort")
     words = ["no-data", "--cpu", "--source-lang", "de", "--target-lang", "en"]
-    words += [
-        "--arch",
-        "transformer_onelayer_random_small" if masked else "transformer",
-    ]
+    archs = {"dense": "transformer", **dict.fromkeys(RESERVOIRS, RESERVOIR_ARCH)}
+    words += ["--arch", archs.get(kind, "transformer_onelayer_random_small")]
+    words += ["--reservoir-backward", kind] if kind in RESERVOIRS else []
     words += ["--share-decoder-input-output-embed", "--dropout", "0.3"]
     for side in ("encoder", "decoder"):
         words += [f"--{side}-embed-dim", str(shape.width)]

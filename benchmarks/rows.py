@@ -19,6 +19,7 @@ from measure import FEWEST_ROUNDS, Row, interleave, ratios, say
 from models import (
     KINDS,
     LENGTH,
+    RESERVOIRS,
     Shape,
     Size,
     batch,
@@ -30,7 +31,8 @@ from models import (
 from onelayer_lottery import planting
 from onelayer_lottery.checkpoint import load_checkpoint
 from onelayer_lottery.convert import baked_model, checkpoint_from_ticket
-from onelayer_lottery.export import Dictionaries, ticket_from_checkpoint
+from onelayer_lottery.export import ticket_from_checkpoint
+from onelayer_lottery.tasks import translation_dictionaries
 
 FREQUENCY = 8  # of --update-freq
 SENTENCES = 16  # that are translated together
@@ -168,7 +170,8 @@ def generation_seconds(size: Size, rounds: int) -> Dict[str, List[float]]:
     with saved(ours) as path:
         texts = [text(side) for side in (ours.task.src_dict, ours.task.tgt_dict)]
         ticket = ticket_from_checkpoint(
-            load_checkpoint(path), dictionaries=Dictionaries("de", "en", *texts)
+            load_checkpoint(path),
+            dictionaries=translation_dictionaries("de", "en", *texts),
         )
     models["baked"], _ = baked_model(ticket)
     models["restored"] = build_trainer("ours", size).model
@@ -296,6 +299,49 @@ def checkpoint(plan: Plan, name: str) -> Row:
     )
 
 
+@lru_cache(maxsize=None)
+def reservoir_seconds(size: Size, tokens: int, rounds: int) -> Dict[str, List[float]]:
+    """Seconds of an update, all layers trained or half of them."""
+    sample = [batch(tokens, size)]
+    trainers = {kind: build_trainer(kind, size) for kind in ("dense", *RESERVOIRS)}
+    works = {kind: partial(t.train_step, sample) for kind, t in trainers.items()}
+    return interleave(works, rounds, title="reservoir step", warm_up=2)
+
+
+@lru_cache(maxsize=None)
+def reservoir_memory(size: Size, rounds: int) -> Dict[str, List[float]]:
+    """Peak bytes of processes that make such updates, of 4096 tokens."""
+    peaks: Dict[str, List[float]] = {kind: [] for kind in ("dense", *RESERVOIRS)}
+    for number in range(rounds):
+        say(f"reservoir memory: round {number + 1} of {rounds}")
+        for kind, found in peaks.items():
+            found.append(peak_memory(kind, size)[0])
+    return peaks
+
+
+def reservoir(plan: Plan, name: str, *, kind: str, memory: bool = False) -> Row:
+    """Every second layer random, against all trained; the toy has two of them."""
+    shape = plan.size.shape
+    size = plan.size._replace(shape=shape._replace(layers=max(2, shape.layers)))
+    if memory:
+        tokens = 4096
+        measured = reservoir_memory(size, plan.memory_rounds)
+        detail = ", ".join(f"{k} {median(v) / MB:.0f} MB" for k, v in measured.items())
+    else:
+        tokens = plan.tokens[-1]
+        measured = reservoir_seconds(size, tokens, plan.rounds)
+        detail = ", ".join(f"{k} {median(v):.3f} s" for k, v in measured.items())
+    what = "peak memory of an update" if memory else "update"
+    return Row(
+        name=name,
+        what=f"{what}, {plan.name}, {tokens} tokens, reservoirs ({kind}) / all trained",
+        target=1.0,
+        values=ratios(measured[kind], measured["dense"]),
+        measured=measured,
+        detail=detail,
+    )
+
+
 ROWS: Dict[str, Callable[[Plan, str], Row]] = {
     "step-4096": partial(step, tokens=4096, target=1.00),
     "step-512": partial(step, tokens=512, target=1.08),
@@ -308,6 +354,10 @@ ROWS: Dict[str, Callable[[Plan, str], Row]] = {
     "build": build,
     "memory": memory,
     "checkpoint": checkpoint,
+    "reservoir-exact": partial(reservoir, kind="exact"),
+    "reservoir-skip": partial(reservoir, kind="skip"),
+    "reservoir-exact-memory": partial(reservoir, kind="exact", memory=True),
+    "reservoir-skip-memory": partial(reservoir, kind="skip", memory=True),
 }
 
 

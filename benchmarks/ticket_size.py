@@ -29,10 +29,8 @@ from onelayer_lottery.convert import (
     baked_model,
     checkpoint_from_ticket,
 )
-from onelayer_lottery.export import (
-    Dictionaries,
-    ticket_from_checkpoint,
-)
+from onelayer_lottery.export import ticket_from_checkpoint
+from onelayer_lottery.tasks import translation_dictionaries
 from onelayer_lottery.ticket import read_ticket, write_ticket
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
@@ -110,7 +108,7 @@ def measure_in(folder: Path, shape: str, imported: Optional[str]) -> Dict[str, A
     timed = {}
 
     def export() -> None:
-        found = Dictionaries("de", "en", *texts)
+        found = translation_dictionaries("de", "en", *texts)
         ticket = ticket_from_checkpoint(
             load_checkpoint(checkpoint),
             dictionaries=found,

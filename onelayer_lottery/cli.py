@@ -29,14 +29,16 @@ from onelayer_lottery.export import (
     ticket_from_checkpoint,
 )
 from onelayer_lottery.inspection import format_inspection, inspect_ticket
+from onelayer_lottery.subwords import read_bpe
+from onelayer_lottery.text_cli import add_commands as add_text_commands
 from onelayer_lottery.ticket import (
+    BPE_KINDS,
     Bpe,
     Ticket,
     read_ticket,
     stored_bytes,
     write_ticket,
 )
-from onelayer_lottery.translate import build_bpe, load_ticket, waiting_lines
 
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 
@@ -73,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_ticket(commands)
     _add_restore(commands)
     _add_bake(commands)
-    _add_translate(commands)
+    add_text_commands(commands)
     _add_inspect(commands)
     _add_average(commands)
     _add_embeddings(commands)
@@ -95,8 +97,9 @@ def _add_ticket(commands) -> None:
     )
     parser.add_argument(
         "--bpe-kind",
-        choices=["sentencepiece", "fastbpe", "subword_nmt"],
-        help="what --bpe is (default: sentencepiece for .model, else fastbpe)",
+        choices=BPE_KINDS,
+        help="what --bpe is (default: sentencepiece for .model, gpt2 for a folder with"
+        " its encoder.json and vocab.bpe, else fastbpe)",
     )
     parser.add_argument(
         "--embeddings",
@@ -112,7 +115,8 @@ def _ticket(options: argparse.Namespace) -> None:
     if options.bpe_kind and not options.bpe:
         options.error("--bpe-kind says what --bpe FILE is: give that too")
     _refuse_existing(options)
-    ticket = _ticket_of_checkpoint(options.checkpoint, options, _read_bpe(options))
+    bpe = read_bpe(options.bpe, options.bpe_kind) if options.bpe else None
+    ticket = _ticket_of_checkpoint(options.checkpoint, options, bpe)
     if options.embeddings == "fp16" and not _has_values(ticket):
         raise LotteryError(
             f"--embeddings fp16: {options.checkpoint} has no imported or unmasked"
@@ -121,9 +125,15 @@ def _ticket(options: argparse.Namespace) -> None:
     written = write_ticket(ticket, options.output, force=options.force)
     positions = sum(masked.mask.size for masked in ticket.masks.values())
     kept = sum(int(masked.mask.sum()) for masked in ticket.masks.values())
+    trained = sum(array.size for array in ticket.dense.values())
+    content = (
+        f"{len(ticket.masks)} masks, {kept / positions:.1%} of {positions / 1e6:.1f}M"
+        " kept"
+        if ticket.masks
+        else f"no masks, {trained:,} values trained"
+    )
     print(
-        f"wrote {options.output}: {len(ticket.masks)} masks, {kept / positions:.1%} of"
-        f" {positions / 1e6:.1f}M kept, {written / 1e6:.2f} MB"
+        f"wrote {options.output}: {content}, {written / 1e6:.2f} MB"
         f" (checkpoint {options.checkpoint.stat().st_size / 1e6:.0f} MB)"
     )
 
@@ -166,35 +176,6 @@ def _bake(options: argparse.Namespace) -> None:
     save_checkpoint(state, options.output, force=options.force)
     size = options.output.stat().st_size / 1e6
     print(f"wrote {options.output}: {_arch(state)}, {options.dtype}, {size:.1f} MB")
-
-
-def _add_translate(commands) -> None:
-    parser = commands.add_parser(
-        "translate",
-        help="translate raw text from stdin to stdout",
-        description="Translate line by line, as lines come; one line out per line in.",
-    )
-    parser.add_argument("ticket", type=Path, metavar="TICKET")
-    parser.add_argument("--beam", type=int, default=5, metavar="N")
-    parser.set_defaults(run=_translate, error=parser.error)
-
-
-def _translate(options: argparse.Namespace) -> None:
-    if options.beam < 1:
-        options.error(f"--beam {options.beam}: give a number from 1 on")
-    translator = load_ticket(options.ticket)
-    out = open(1, "w", encoding="utf-8", newline="\n", closefd=False)  # noqa: SIM115
-    # Not closed: that would wait for the thread that is waiting for the next line.
-    lines = open(  # noqa: SIM115
-        0, encoding="utf-8", errors="replace", newline="\n", closefd=False
-    )
-    try:
-        for group in waiting_lines(lines):
-            translations = translator.translate(group, beam=options.beam, warn=_say)
-            out.write("".join(line + "\n" for line in translations))
-            out.flush()
-    except (BrokenPipeError, KeyboardInterrupt) as stop:
-        os._exit(1 if isinstance(stop, BrokenPipeError) else 130)
 
 
 def _add_inspect(commands) -> None:
@@ -318,8 +299,9 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
         "--data",
         type=Path,
         metavar="DIR",
-        help="folder of the dictionaries dict.*.txt (default: beside the checkpoint, or"
-        " where the training data were)",
+        help="folder of the dictionaries dict.*.txt, or of sentence pairs input0/ and"
+        " label/ with a dict.txt each (default: beside the checkpoint, or where the"
+        " training data were)",
     )
 
 
@@ -372,24 +354,6 @@ def _is_checkpoint(path: Path) -> bool:
     with path.open("rb") as file:
         start = file.read(2)
     return start == b"PK" or start[:1] == b"\x80"
-
-
-def _read_bpe(options: argparse.Namespace) -> Optional[Bpe]:
-    if options.bpe is None:
-        return None
-    try:
-        content = options.bpe.read_bytes()
-    except OSError as error:
-        raise LotteryError(
-            f"cannot read --bpe {options.bpe}: {error.strerror}"
-        ) from None
-    guess = "sentencepiece" if options.bpe.suffix == ".model" else "fastbpe"
-    bpe = Bpe(options.bpe_kind or guess, content)
-    try:
-        build_bpe(bpe)
-    except LotteryError as error:
-        raise LotteryError(f"--bpe {options.bpe}: {error}") from None
-    return bpe
 
 
 def _say(line: str) -> None:

@@ -19,7 +19,7 @@ from torch import nn
 logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
 
 try:
-    from fairseq.data import data_utils
+    from fairseq.data import data_utils, language_pair_dataset, token_block_dataset
 except ModuleNotFoundError as error:
     if error.name != "fairseq":
         raise
@@ -53,6 +53,24 @@ def trust_checkpoint_types() -> None:
     """
     if hasattr(torch.serialization, "add_safe_globals"):
         torch.serialization.add_safe_globals(CHECKPOINT_TYPES)
+
+
+def mend_numpy_names() -> None:
+    """Give fairseq the name np.compat.long, which NumPy 2 has not any more.
+
+    Without it ``--sample-break-mode eos`` of masked_lm and bucketed lengths fail. Only
+    fairseq's two modules see it, NumPy itself stays as it is.
+    """
+    if not hasattr(np, "compat"):
+        for module in (token_block_dataset, language_pair_dataset):
+            module.np = _NumpyWithCompat()
+
+
+class _NumpyWithCompat:
+    compat = argparse.Namespace(long=int)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
 
 
 def plain_namespace(args: Any) -> argparse.Namespace:

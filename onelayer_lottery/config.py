@@ -3,7 +3,7 @@
 # No "from __future__ import annotations" here: fairseq reads the types at run time.
 import math
 from dataclasses import dataclass, field, fields
-from typing import Any, Dict, FrozenSet, List
+from typing import Any, Dict, FrozenSet, List, Type
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
@@ -12,7 +12,7 @@ from onelayer_lottery.frozen import FANS, INITS, STREAM_VERSION
 
 SHARES = ("layers", "none")
 SCALES = ("none", "tensor", "row", "row-column")
-TRAINABLE = ("norm", "bias", "positions", "embed")
+TRAINABLE = ("norm", "bias", "positions", "embed", "head")
 EMBEDS = ("masked", "dense")
 EMBED_SIDES = ("own", "encoder", "decoder")
 
@@ -140,22 +140,27 @@ def _names(value: Any) -> List[str]:
     return value.split(",") if isinstance(value, str) else list(value)
 
 
-def add_mask_args(parser) -> None:
-    """Add the mask flags to fairseq's parser.
+def add_mask_args(parser, config: Type[MaskConfig] = MaskConfig) -> None:
+    """Add the flags of a configuration to fairseq's parser.
 
     Defaults are left out there and filled in by the architecture, as for fairseq's own
     models: an architecture can then have defaults of its own.
     """
-    gen_parser_from_dataclass(parser, MaskConfig(), delete_default=True)
+    gen_parser_from_dataclass(parser, config(), delete_default=True)
 
 
-def fill_mask_defaults(args: Any, **defaults: Any) -> None:
+def fill_mask_defaults(
+    args: Any, config: Type[MaskConfig] = MaskConfig, **defaults: Any
+) -> None:
     """Set every mask flag that the user did not give, by preset and architecture."""
     chosen = PRESETS.get(str(getattr(args, "mask_preset", "paper")), {})
-    for flag in fields(MaskConfig):
+    for flag in fields(config):
         if not flag.name.startswith("_"):
             default = chosen.get(flag.name, defaults.get(flag.name, flag.default))
             setattr(args, flag.name, getattr(args, flag.name, default))
+    # Set when a model has read the files: its checkpoint carries what was in them.
+    for inside in ("embeddings_inside", "start_inside"):
+        setattr(args, inside, getattr(args, inside, False))
 
 
 def problems(config: MaskConfig, args: Any) -> List[str]:
@@ -186,6 +191,12 @@ def problems(config: MaskConfig, args: Any) -> List[str]:
         found.append(
             "--mask-train positions has nothing to train: sinusoidal positions have no"
             " parameters; add --encoder-learned-pos or --decoder-learned-pos"
+        )
+    # The activation of the classification head: models that have none lack the flag.
+    if "head" in config.trained and not getattr(args, "pooler_activation_fn", None):
+        found.append(
+            "--mask-train head has nothing to train: this architecture has no"
+            " classification head"
         )
     return [*found, *_embedding_problems(config, args)]
 
@@ -291,6 +302,24 @@ _REFUSED = (
         "base_layers",
         lambda value: value > 0,
         "--base-layers {value} adds layers that cannot be masked: leave it out",
+    ),
+    (
+        "spectral_norm_classification_head",
+        bool,
+        "--spectral-norm-classification-head computes the head's weight anew at every"
+        " pass, which cannot be masked or put into a ticket: leave it out",
+    ),
+    (
+        "mha_heads_to_keep",
+        lambda value: value != -1,
+        "--mha-heads-to-keep {value} takes heads away, and frozen weights never change:"
+        " leave it out",
+    ),
+    (
+        "ffn_blocks_to_remove",
+        lambda value: value != -1,
+        "--ffn-blocks-to-remove {value} takes weights away, and frozen weights never"
+        " change: leave it out",
     ),
     (
         "ddp_backend",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from argparse import Namespace
 from collections import OrderedDict, defaultdict
 from types import SimpleNamespace
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import torch
 from fairseq.dataclass.configs import DatasetConfig, GenerationConfig
@@ -16,13 +17,20 @@ from torch import Tensor, nn
 
 from onelayer_lottery.checkpoint import Checkpoint
 from onelayer_lottery.compat import fast_path_names
-from onelayer_lottery.config import MaskConfig
-from onelayer_lottery.export import FROZEN, PATHS, SCALES, SCORES, read_symbols
+from onelayer_lottery.export import FROZEN, PATHS, SCALES, SCORES
 from onelayer_lottery.frozen import STREAM_VERSION, digest, frozen_weight
-from onelayer_lottery.models.planted import IDENTITY_KEY, encode_identity
+from onelayer_lottery.models.planted import (
+    DIGEST_KEY,
+    IDENTITY_KEY,
+    config_of,
+    encode_identity,
+)
 from onelayer_lottery.modules import scaled
-from onelayer_lottery.planting import kind_of, set_first_value
+from onelayer_lottery.planting import HEADS, kind_of, set_first_value
+from onelayer_lottery.tasks import Kind, kind_of_task, read_symbols
 from onelayer_lottery.ticket import Ticket, TicketError
+
+_HEAD = re.compile(re.escape(HEADS) + r"([^.]+)\.(dense|out_proj)\.weight")
 
 
 def checkpoint_from_ticket(ticket: Ticket) -> Checkpoint:
@@ -33,8 +41,7 @@ def checkpoint_from_ticket(ticket: Ticket) -> Checkpoint:
     """
     model, _ = _stock_model(ticket)
     tensors = dict(model.named_buffers())
-    config = MaskConfig.from_namespace(Namespace(**ticket.config["model"]))
-    tensors[IDENTITY_KEY] = encode_identity(config)
+    tensors[IDENTITY_KEY] = encode_identity(_identity(ticket))
     for name, other in _first_names(model).items():
         if other in ticket.dense:
             tensors[name] = torch.from_numpy(ticket.dense[other])
@@ -55,6 +62,36 @@ def checkpoint_from_ticket(ticket: Ticket) -> Checkpoint:
         for tensor in [n for n in tensors if n.startswith(f"{other}.masked.")]:
             tensors[name + tensor[len(other) :]] = tensors[tensor]
     return _checkpoint(ticket, tensors, arch=ticket.config["arch"])
+
+
+@torch.no_grad()
+def working_model(ticket: Ticket) -> Tuple[nn.Module, Any]:
+    """The model of a ticket, ready to translate, and its task.
+
+    It is the stock one if there is one, which is faster than a masked one.
+    """
+    if cannot_be_baked(ticket):
+        return _planted_model(ticket)
+    return baked_model(ticket)
+
+
+def cannot_be_baked(ticket: Ticket) -> Optional[str]:
+    """Why stock fairseq has no model that computes what the ticket's does, if so."""
+    kind = str(ticket.config["model"].get("reservoir_type", "transformer"))
+    if kind == "transformer":
+        return None
+    return (
+        f"a model with reservoir layers of type {kind} cannot be baked: stock fairseq's"
+        f" {_model_class(ticket).stock_arch} has no such layer ({_LACKING[kind]});"
+        " translate with the ticket, or restore it and use --user-dir"
+    )
+
+
+_LACKING = {
+    "ffn": "each of its layers has attention",
+    "bigru": "none of its layers is recurrent",
+    "cnn": "none of its layers is a convolution",
+}
 
 
 def baked_checkpoint(ticket: Ticket, *, dtype: torch.dtype) -> Checkpoint:
@@ -78,6 +115,11 @@ def baked_model(ticket: Ticket) -> Tuple[nn.Module, Any]:
     It holds the effective weights and nothing else: each frozen tensor is drawn again,
     checked against its digest, masked into its layers, and let go.
     """
+    reason = cannot_be_baked(ticket)
+    if reason:
+        raise TicketError(reason)
+    if DIGEST_KEY in ticket.config:
+        return _baked_reservoirs(ticket)
     model, task = _stock_model(ticket)
     layers_of: Dict[str, List[str]] = defaultdict(list)
     for name, masked in ticket.masks.items():
@@ -116,6 +158,46 @@ def baked_model(ticket: Ticket) -> Tuple[nn.Module, Any]:
             elif kind is None and name not in aside:
                 raise TicketError(f"the ticket has nothing for {name}")
     return model.requires_grad_(False).eval(), task
+
+
+def _baked_reservoirs(ticket: Ticket) -> Tuple[nn.Module, Any]:
+    """The stock model with the effective weights of one with reservoirs."""
+    planted, task = _planted_model(ticket)
+    model, _ = _stock_model(ticket)
+    aside = fast_path_names(model)
+    for name, parameter in model.named_parameters():
+        layer, _, key = name.rpartition(".")
+        if name not in aside:
+            parameter.copy_(getattr(planted.get_submodule(layer), key))
+    return model.requires_grad_(False).eval(), task
+
+
+def _planted_model(ticket: Ticket) -> Tuple[nn.Module, Any]:
+    """The model of the ticket's own architecture, with what the ticket holds."""
+    task = _task(ticket)
+    arguments = Namespace(arch=ticket.config["arch"], **ticket.config["model"])
+    try:
+        model = _model_class(ticket).build_model(arguments, task)
+        _add_heads(model, ticket)
+        unknown = set(ticket.dense) - set(model.state_dict())
+        if unknown:
+            raise TicketError(f"the ticket has {min(unknown)}, which its model has not")
+        tensors = checkpoint_from_ticket(ticket)["model"]
+        missing = {name for name, _ in model.named_parameters()} - set(tensors)
+        if missing:
+            raise TicketError(f"the ticket has nothing for {min(missing)}")
+        model.load_state_dict(tensors)
+    except SystemExit as misfit:
+        raise TicketError(f"the ticket contradicts itself: {misfit}") from None
+    return model.requires_grad_(False).eval(), task
+
+
+def _identity(ticket: Ticket) -> Dict[str, str]:
+    arguments = Namespace(**ticket.config["model"])
+    identity = config_of(ticket.config["arch"], arguments).identity()
+    if DIGEST_KEY in ticket.config:
+        identity[DIGEST_KEY] = str(ticket.config[DIGEST_KEY])
+    return identity
 
 
 def effective_frozen(ticket: Ticket) -> Iterator[Tuple[str, Tensor]]:
@@ -171,17 +253,54 @@ def _imported(ticket: Ticket, role: str) -> Tensor:
     return weight
 
 
+def ticket_kind(ticket: Ticket) -> Kind:
+    """The kind of task that a ticket's model was trained for."""
+    task = ticket.config.get("task")
+    return kind_of_task(task.get("_name") if isinstance(task, dict) else None)
+
+
 def _stock_model(ticket: Ticket) -> Tuple[nn.Module, Any]:
     """The stock model of a ticket's shape, whatever its weights."""
-    task = SimpleNamespace(
-        source_dictionary=read_symbols(ticket.dictionaries["source"]),
-        target_dictionary=read_symbols(ticket.dictionaries["target"]),
-    )
+    task = _task(ticket)
     arch = _model_class(ticket).stock_arch
     flags = {**ticket.config["model"], **dict.fromkeys(PATHS)}
     arguments = Namespace(arch=arch, **flags)
     ARCH_CONFIG_REGISTRY[arch](arguments)
-    return ARCH_MODEL_REGISTRY[arch].build_model(arguments, task), task
+    model = ARCH_MODEL_REGISTRY[arch].build_model(arguments, task)
+    _add_heads(model, ticket)
+    return model, task
+
+
+def _add_heads(model: nn.Module, ticket: Ticket) -> None:
+    """Register the classification heads that a ticket has, in their shapes."""
+    if not hasattr(model, "classification_heads"):
+        return
+    shapes: Dict[str, Dict[str, Tuple[int, ...]]] = defaultdict(dict)
+    weights = {f"{name}.weight": m.mask.shape for name, m in ticket.masks.items()}
+    weights.update({name: array.shape for name, array in ticket.dense.items()})
+    for name, shape in weights.items():
+        found = _HEAD.fullmatch(name)
+        if found:
+            shapes[found[1]][found[2]] = shape
+    for name, parts in shapes.items():
+        shaped = all(len(parts.get(part, ())) == 2 for part in ("dense", "out_proj"))
+        if not shaped or hasattr(model.classification_heads, name):
+            raise TicketError(f"the ticket's classification head {name} is malformed")
+        rows = {part: shape[0] for part, shape in parts.items()}
+        model.register_classification_head(name, rows["out_proj"], rows["dense"])
+
+
+def _task(ticket: Ticket) -> SimpleNamespace:
+    kind = ticket_kind(ticket)
+    symbols = {}
+    for side in kind.embeddings:
+        if side not in ticket.dictionaries:
+            raise TicketError(f"the ticket has no dictionary of its {side}")
+        symbols[side] = read_symbols(ticket.dictionaries[side], kind)
+    return SimpleNamespace(
+        source_dictionary=symbols["source"],
+        target_dictionary=symbols.get("target", symbols["source"]),
+    )
 
 
 def _first_names(model: nn.Module) -> Dict[str, str]:
@@ -222,16 +341,23 @@ def _weight(model: nn.Module, name: str, ticket: Ticket) -> Tensor:
 
 def _checkpoint(ticket: Ticket, tensors: Dict[str, Tensor], *, arch: str) -> Checkpoint:
     """A checkpoint that torch's safety check lets pass without this package."""
-    task = {"data": "", **ticket.config["task"]}
-    model = {**task, **ticket.config["model"], "arch": arch, "task": "translation"}
+    kind = ticket_kind(ticket)
+    task = {"data": "", **ticket.config["task"], **dict(kind.task_values)}
+    task["_name"] = kind.name
+    model = {**task, **ticket.config["model"], "arch": arch, "task": kind.name}
+    model["_name"] = arch
     if arch != ticket.config["arch"]:
         model.update(dict.fromkeys(PATHS))  # stock fairseq would read the files
     return {
         "args": None,
         "cfg": {
-            "model": _attributes(_name=arch, **model),
-            "task": {"_name": "translation", **task},
-            "criterion": {"_name": "label_smoothed_cross_entropy"},
+            "model": _attributes(**model),
+            "task": task,
+            "criterion": {
+                "_name": kind.criterion,
+                **{flag: task[flag] for flag in kind.criterion_flags if flag in task},
+                **dict(kind.criterion_values),
+            },
             # What fairseq's Python interface reads of a checkpoint.
             "generation": _defaults(GenerationConfig),
             "dataset": {**_defaults(DatasetConfig), "required_batch_size_multiple": 1},
@@ -241,7 +367,7 @@ def _checkpoint(ticket: Ticket, tensors: Dict[str, Tensor], *, arch: str) -> Che
         "model": tensors,
         "optimizer_history": [
             {
-                "criterion_name": "LabelSmoothedCrossEntropyCriterion",
+                "criterion_name": kind.criterion_class,
                 "optimizer_name": "none",
                 "num_updates": 0,
                 "lr_scheduler_state": {"best": None},

@@ -37,6 +37,10 @@ _PLACES = {
         "decoder.sentence_encoder.embed_tokens.weight",
     ),
 }
+_POSITIONS = tuple(
+    name.replace("embed_tokens", "embed_positions") for name in _PLACES["encoder"][:3]
+)
+MASK = "<mask>"  # RoBERTa's, which its dictionary files lack
 _SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")  # fairseq's, in its order
 
 
@@ -61,7 +65,7 @@ def read_vectors(
         raise LotteryError(f"{path} does not exist; give a file of embeddings")
     with path.open("rb") as file:
         start = file.read(9)
-    if start[:2] == b"PK" or start[:1] == b"\x80":
+    if _is_checkpoint(path):
         vectors = _from_checkpoint(path, side, dictionary, trust)
     elif len(start) == 9 and start[8:9] == b"{":
         vectors = Vectors(_from_safetensors(path), _symbols(dictionary))
@@ -78,6 +82,14 @@ def read_vectors(
         name = f" ({symbols[bad]})" if symbols else ""
         raise LotteryError(f"row {bad}{name} of the embeddings in {path} is not finite")
     return vectors
+
+
+def read_positions(path: Path, *, trust: bool = False) -> Optional[Tensor]:
+    """The learned positions of a checkpoint's encoder (rows, dimension), if any."""
+    if not _is_checkpoint(path):
+        return None
+    tensors = _load(path, trust)["model"]
+    return next((tensors[n].float() for n in _POSITIONS if n in tensors), None)
 
 
 def align(
@@ -161,6 +173,12 @@ def read_dictionary(path: Path) -> List[str]:
     return symbols
 
 
+def _is_checkpoint(path: Path) -> bool:
+    with path.open("rb") as file:
+        start = file.read(2)
+    return start == b"PK" or start[:1] == b"\x80"
+
+
 def _symbols(path: Optional[Path]) -> Optional[List[str]]:
     return None if path is None else read_dictionary(path)
 
@@ -168,12 +186,7 @@ def _symbols(path: Optional[Path]) -> Optional[List[str]]:
 def _from_checkpoint(
     path: Path, side: str, dictionary: Optional[Path], trust: bool
 ) -> Vectors:
-    try:
-        state = load_checkpoint(path, trust=trust)
-    except LotteryError as error:
-        hint = "; pass --trust-checkpoint if you trust its maker"
-        forbidden = "may run code" in str(error)
-        raise LotteryError(f"{error}{hint if forbidden else ''}") from None
+    state = _load(path, trust)
     tensors = state["model"]
     name = next((n for n in _PLACES[side] if n in tensors), None)
     if name is None:
@@ -182,7 +195,20 @@ def _from_checkpoint(
             " ..."
         )
     found = dictionary or _dictionary_beside(path, state, name)
-    return Vectors(tensors[name].float(), _symbols(found))
+    symbols = _symbols(found)
+    # RoBERTa's tasks add this symbol to the dictionary when they read it.
+    if symbols and ".sentence_encoder." in name and len(tensors[name]) > len(symbols):
+        symbols += [MASK] if MASK not in symbols else []
+    return Vectors(tensors[name].float(), symbols)
+
+
+def _load(path: Path, trust: bool) -> Dict[str, Any]:
+    try:
+        return load_checkpoint(path, trust=trust)
+    except LotteryError as error:
+        hint = "; pass --trust-checkpoint if you trust its maker"
+        forbidden = "may run code" in str(error)
+        raise LotteryError(f"{error}{hint if forbidden else ''}") from None
 
 
 def _dictionary_beside(path: Path, state: Dict[str, Any], name: str) -> Optional[Path]:
@@ -191,7 +217,9 @@ def _dictionary_beside(path: Path, state: Dict[str, Any], name: str) -> Optional
     task = config.get("task") or state.get("args") or {}
     values = task if isinstance(task, dict) else vars(task)
     key = "source_lang" if name.startswith("encoder") else "target_lang"
-    folders = [path.parent, *filter(None, [_first_folder(values.get("data"))])]
+    data = _first_folder(values.get("data"))
+    # The data of sentence pairs have a folder for each column.
+    folders = [path.parent, *([data, data / "input0"] if data else [])]
     for folder in folders:
         candidates = sorted(folder.glob("dict.*txt")) if folder.is_dir() else []
         language = values.get(key)

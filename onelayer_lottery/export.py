@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from io import StringIO
 from pathlib import Path
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import torch
 from fairseq.data import Dictionary
-from fairseq.data.data_utils import infer_language_pair
 from fairseq.models import ARCH_MODEL_REGISTRY
-from torch import Tensor
 
 from onelayer_lottery.checkpoint import Checkpoint
 from onelayer_lottery.config import MaskConfig
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.frozen import STREAM_VERSION, digest, frozen_weight
 from onelayer_lottery.mask import top_k_mask
-from onelayer_lottery.models.planted import IDENTITY_KEY
+from onelayer_lottery.models.planted import (
+    DIGEST_KEY,
+    IDENTITY_KEY,
+    config_of,
+    decode_identity,
+)
 from onelayer_lottery.modules import IMPORTED
 from onelayer_lottery.planting import gain_of, role_of
+from onelayer_lottery.tasks import (
+    TRANSLATION,
+    Dictionaries,
+    check_sizes,
+    find_task_dictionaries,
+    kind_of_task,
+    task_name,
+)
 from onelayer_lottery.ticket import Bpe, FrozenTensor, MaskedTensor, Ticket
 
 # How a checkpoint names the scores and the imported matrix of a layer.
@@ -29,24 +39,6 @@ FROZEN = f".masked.frozen.{IMPORTED}"
 SCALES = ".masked.scales."
 
 PATHS = ("encoder_embed_path", "decoder_embed_path")
-
-_TASK_FLAGS = (
-    "source_lang",
-    "target_lang",
-    "left_pad_source",
-    "left_pad_target",
-    "max_source_positions",
-    "max_target_positions",
-)
-
-
-class Dictionaries(NamedTuple):
-    """Both dictionaries of a translation model as text, and their languages."""
-
-    source_lang: str
-    target_lang: str
-    source: str
-    target: str
 
 
 def ticket_from_checkpoint(
@@ -62,8 +54,8 @@ def ticket_from_checkpoint(
     imported embeddings that are kept are stored as ``embeddings``.
     """
     check_masked(state)
-    arguments = _arguments(state, "model")
-    config = MaskConfig.from_namespace(arguments)
+    arguments, task = _arguments(state, "model"), _arguments(state, "task")
+    config = config_of(_architecture(arguments), arguments)
     ticket = Ticket(
         seed=config.mask_seed,
         init=str(config.mask_init),
@@ -74,23 +66,25 @@ def ticket_from_checkpoint(
         masks={},
         tied={},
         dense={},
-        config=_configuration(arguments, _arguments(state, "task")),
+        config=_configuration(arguments, task),
         dictionaries={},
         bpe=bpe,
     )
+    drawn = decode_identity(state["model"][IDENTITY_KEY]).get(DIGEST_KEY)
+    if drawn:
+        ticket.config[DIGEST_KEY] = drawn
     if dictionaries:
-        ticket.config["task"].update(
-            source_lang=dictionaries.source_lang, target_lang=dictionaries.target_lang
-        )
-        texts = {"source": dictionaries.source, "target": dictionaries.target}
-        ticket.dictionaries.update(texts)
-        _check_sizes(dictionaries, state["model"])
+        ticket.config["task"].update(dictionaries.flags)
+        ticket.dictionaries.update(dictionaries.texts)
+        kind = kind_of_task(task_name(task))
+        check_sizes(dictionaries, kind, state["model"], task)
     padding = Dictionary().pad()
     for tensor_name, tensor in state["model"].items():
         name = tensor_name[: -len(SCORES)]
         if not tensor_name.endswith(SCORES):
             layer = tensor_name.rpartition(".")[0].partition(".masked.")[0]
-            if _is_trained(tensor_name) and not _tied_to(layer, arguments):
+            own = tensor_name.endswith(".bias") or not _tied_to(layer, arguments)
+            if _is_trained(tensor_name) and own:
                 width = embeddings if "embed_tokens" in tensor_name else torch.float32
                 ticket.dense[tensor_name] = tensor.to(width).numpy()
             continue
@@ -119,7 +113,8 @@ def check_masked(state: Checkpoint) -> None:
     if IDENTITY_KEY not in state["model"]:
         raise LotteryError(
             "it has no masks: it is a checkpoint of a dense model, which cannot become"
-            " a ticket; train one of the transformer_onelayer_random architectures"
+            " a ticket; train one of the transformer_onelayer_random or"
+            " roberta_onelayer_random architectures"
         )
 
 
@@ -129,44 +124,10 @@ def find_dictionaries(
     """Read the dictionaries that a checkpoint was trained with.
 
     They are looked for in the folder that is given, or else beside the checkpoint and
-    where the training data were. The languages are those of the checkpoint, or if it
-    does not say, of the binarised data in the folder.
+    where the training data were.
     """
     task = _arguments(state, "task")
-    data = str(getattr(task, "data", "")).split(":")[0]
-    folders = [given] if given else [beside, *([Path(data)] if data else [])]
-    known = (getattr(task, "source_lang", None), getattr(task, "target_lang", None))
-    for folder in filter(Path.is_dir, folders):
-        languages = known if all(known) else infer_language_pair(str(folder))
-        paths = [folder / f"dict.{language}.txt" for language in languages]
-        if all(path.is_file() for path in paths):
-            texts = [path.read_text(encoding="utf-8") for path in paths]
-            return Dictionaries(*languages, *texts)
-    names = " and ".join(f"dict.{lang or 'LANGUAGE'}.txt" for lang in known)
-    places = ", ".join(str(folder) for folder in folders)
-    raise LotteryError(f"found no {names} in {places}; give their folder as --data DIR")
-
-
-def read_symbols(text: str) -> Dictionary:
-    symbols = Dictionary()
-    symbols.add_from_file(StringIO(text))
-    return symbols
-
-
-def _check_sizes(dictionaries: Dictionaries, tensors: Dict[str, Tensor]) -> None:
-    for side, language, text in (
-        ("encoder", dictionaries.source_lang, dictionaries.source),
-        ("decoder", dictionaries.target_lang, dictionaries.target),
-    ):
-        for key in (SCORES, ".weight"):
-            matrix = tensors.get(f"{side}.embed_tokens{key}")
-            symbols = len(read_symbols(text))
-            if matrix is not None and len(matrix) != symbols:
-                raise LotteryError(
-                    f"the dictionary of {language} has {symbols} symbols, the {side}"
-                    f" {len(matrix)} embeddings; give the folder of the dictionaries"
-                    " that it was trained with as --data DIR"
-                )
+    return find_task_dictionaries(task, beside=beside, given=given)
 
 
 def _arguments(state: Checkpoint, part: str) -> Namespace:
@@ -179,9 +140,7 @@ def _arguments(state: Checkpoint, part: str) -> Namespace:
 
 def _configuration(model: Namespace, task: Namespace) -> Dict[str, Any]:
     """What is needed to build the model again: no path, nothing of the training."""
-    arch = getattr(model, "arch", None) or getattr(model, "_name", None)
-    if arch not in ARCH_MODEL_REGISTRY:
-        raise LotteryError(f"its architecture {arch} is not known to this version")
+    arch = _architecture(model)
     parser = ArgumentParser()
     ARCH_MODEL_REGISTRY[arch].add_args(parser)
     flags = {
@@ -195,11 +154,22 @@ def _configuration(model: Namespace, task: Namespace) -> Dict[str, Any]:
             flags[name] = "imported"
     flags.update(embed_dict="", trust_checkpoint=False, mask_start="")
     flags["embeddings_inside"] = getattr(model, "embeddings_inside", False)
+    kind = kind_of_task(task_name(task))
+    kept = {n: _plain(getattr(task, n)) for n in kind.flags if hasattr(task, n)}
+    if kind is not TRANSLATION:  # of which a ticket says nothing
+        kept["_name"] = kind.name
     return {
         "arch": arch,
         "model": {name: _plain(value) for name, value in flags.items()},
-        "task": {n: _plain(getattr(task, n)) for n in _TASK_FLAGS if hasattr(task, n)},
+        "task": kept,
     }
+
+
+def _architecture(model: Namespace) -> str:
+    arch = getattr(model, "arch", None) or getattr(model, "_name", None)
+    if not hasattr(ARCH_MODEL_REGISTRY.get(arch), "config_class"):
+        raise LotteryError(f"its architecture {arch} is not known to this version")
+    return arch
 
 
 def _plain(value: Any) -> Any:
@@ -234,6 +204,8 @@ def _is_trained(name: str) -> bool:
 
 def _tied_to(name: str, arguments: Namespace) -> Optional[str]:
     """The layer whose weight a layer uses under another name, by fairseq's flags."""
+    if name == "encoder.lm_head" and not arguments.untie_weights_roberta:
+        return "encoder.sentence_encoder.embed_tokens"
     if getattr(arguments, "share_all_embeddings", False):
         followers = ("decoder.embed_tokens", "decoder.output_projection")
         return "encoder.embed_tokens" if name in followers else None

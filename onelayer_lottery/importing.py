@@ -12,9 +12,14 @@ from torch import Tensor, nn
 
 from onelayer_lottery.checkpoint import load_checkpoint
 from onelayer_lottery.config import MaskConfig
-from onelayer_lottery.embeddings import SIDES, align, read_vectors
+from onelayer_lottery.embeddings import (
+    SIDES,
+    align,
+    read_positions,
+    read_vectors,
+)
 from onelayer_lottery.errors import LotteryError
-from onelayer_lottery.planting import random_weight
+from onelayer_lottery.planting import random_weight, set_first_value
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +50,42 @@ def import_embeddings(
         )
         for name, request in requests.items()
     }
+
+
+def import_positions(
+    request: EmbeddingRequest, config: MaskConfig, args: Any, *, name: str
+) -> Tensor:
+    """The positions of the checkpoint that token embeddings come from.
+
+    A file without learned positions leaves them random.
+    """
+    layer = request.layer
+    first = layer.weight.detach().clone()
+    set_first_value(
+        first,
+        kind="positions",
+        module=layer,
+        name=f"{name}.weight",
+        seed=config.mask_seed,
+    )
+    if _comes_with_checkpoint(request.path, args):
+        return first
+    try:
+        found = read_positions(Path(request.path), trust=config.trust_checkpoint)
+    except LotteryError as error:
+        raise LotteryError(f"{request.flag}: {error}") from None
+    if found is None:
+        logger.info("%s: no learned positions found; they are random", request.path)
+        return first
+    theirs, ours = tuple(found.shape), tuple(first.shape)
+    if theirs[0] < ours[0] or theirs[1] != ours[1]:
+        raise LotteryError(
+            f"{request.flag}: {request.path} has {theirs[0]} positions of dimension"
+            f" {theirs[1]}, the model needs {ours[0]} of {ours[1]}; lower"
+            " --max-positions, or give a checkpoint of this width that reads as much"
+        )
+    logger.info("%s: found %s of %s positions", request.path, ours[0], theirs[0])
+    return found[: ours[0]].clone()
 
 
 def read_start(path: str, model: nn.Module, task: Any, args: Any) -> Dict[str, Tensor]:

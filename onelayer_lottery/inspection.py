@@ -52,17 +52,25 @@ def inspect_ticket(
 def format_inspection(report: Dict[str, Any]) -> str:
     """The report as text."""
     totals, table = report["totals"], report["table_1"]
-    head = (
-        f"{'role':<44}{'shape':>13}{'layers':>8}{'kept':>12}{'bytes':>11}{'overlap':>9}"
-    )
-    lines: List[str] = [report["architecture"], report["signature"], "", head]
+    width = max([44, *(len(role) + 1 for role in report["roles"])])
+    head = f"{'role':<{width}}{'shape':>13}{'layers':>8}{'kept':>12}{'bytes':>11}"
+    head += f"{'overlap':>9}"
+    lines: List[str] = [report["architecture"], report["signature"]]
+    lines += ["", head] if report["roles"] else []
     for role, row in report["roles"].items():
         shape = "x".join(map(str, row["shape"]))
         overlap = "" if row["overlap"] is None else f"{row['overlap']:.3f}"
         lines.append(
-            f"{role:<44}{shape:>13}{row['layers']:>8}{row['kept']:>12,}"
+            f"{role:<{width}}{shape:>13}{row['layers']:>8}{row['kept']:>12,}"
             f"{row['mask_bytes']:>11,}{overlap:>9}"
         )
+    if not report["roles"]:
+        bytes_ = 4 * totals["trained"] / _MIB
+        lines += [
+            "",
+            f"no masks; {totals['trained']:,} values trained, {bytes_:.1f} MiB",
+        ]
+        return "\n".join(lines)
     share = totals["kept"] / totals["positions"]
     lines += [
         "",
@@ -107,6 +115,12 @@ def _overlap(masks: List[np.ndarray]) -> Optional[float]:
 
 
 def _signature(ticket: Ticket) -> str:
+    flags = ticket.config["model"]
+    if "reservoir_layers" in flags:
+        names = ("layers", "type", "backward", "mask")
+        own = [f"{name}:{flags.get(f'reservoir_{name}')}" for name in names]
+        drawn = f"seed:{ticket.seed}|init:{ticket.init}|gain:{flags.get('mask_gain')}"
+        return f"reservoir {'|'.join(own)}|{drawn}|share:{flags.get('mask_share')}"
     return (
         f"keep:{ticket.keep}|seed:{ticket.seed}|init:{ticket.init}|fan:{ticket.fan}"
         f"|share:{ticket.config['model'].get('mask_share')}"

@@ -1,4 +1,4 @@
-"""Masked layers: stock layers whose weight is a frozen tensor under a learned mask."""
+"""Layers whose weight is a frozen tensor: under a learned mask, or as it is."""
 
 from __future__ import annotations
 
@@ -180,6 +180,27 @@ class MaskedLinear(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, keep={self.masked.keep}"
+
+
+class FrozenLinear(nn.Module):
+    """y = x W^T + b, W frozen and whole; the bias is fixed."""
+
+    def __init__(self, frozen: Frozen, bias: Optional[Tensor] = None):
+        super().__init__()
+        self.frozen = frozen
+        self.register_buffer("bias", bias, persistent=False)
+        self.out_features, self.in_features = frozen.weight.shape
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight (out, in)."""
+        return self.frozen.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}"
 
 
 class MaskedEmbedding(nn.Module):

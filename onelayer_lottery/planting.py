@@ -1,8 +1,10 @@
 """Planting: a stock fairseq model becomes a masked one. The only walk over a model.
 
 Every parameter of the stock model meets one of three fates. Weights of linear layers
-and embeddings become frozen and masked. Norms, biases and learned positions are trained
-densely if the configuration asks for it, else fixed. What was not foreseen is an error.
+and embeddings become frozen and masked. Norms, biases, learned positions and the
+classification head are trained densely if the configuration asks for it, else fixed or
+masked. What was not foreseen is an error.
+
 Nothing here assumes an encoder and a decoder.
 """
 
@@ -11,8 +13,10 @@ from __future__ import annotations
 import logging
 import math
 import re
+from dataclasses import replace
 from typing import Dict, Iterator, Optional, Tuple
 
+from fairseq.models.roberta import RobertaLMHead
 from fairseq.modules import LearnedPositionalEmbedding
 from torch import Tensor, nn
 
@@ -20,18 +24,24 @@ from onelayer_lottery.compat import remove_fast_path
 from onelayer_lottery.config import MaskConfig
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.fitting import fit
-from onelayer_lottery.frozen import frozen_weight, normal
+from onelayer_lottery.frozen import frozen_weight, normal, uniform
+from onelayer_lottery.lm_head import MaskedLMHead
 from onelayer_lottery.mask import kept_count
 from onelayer_lottery.modules import (
     Frozen,
+    FrozenLinear,
     MaskedEmbedding,
     MaskedLinear,
     MaskedWeight,
     draw_scores,
     first_scales,
 )
+from onelayer_lottery.reservoir import reservoir_layer, skip_backward
+from onelayer_lottery.reservoir_config import ReservoirConfig
 
 logger = logging.getLogger(__name__)
+
+HEADS = "classification_heads."  # where fairseq's models keep theirs
 
 _LAYER = re.compile(r"\blayers\.\d+\b")  # the place of a layer in its stack
 
@@ -43,21 +53,57 @@ def plant(
     imports: Optional[Dict[str, Tensor]] = None,
     start: Optional[Dict[str, Tensor]] = None,
     max_update: int = 0,
+    prefix: str = "",
 ) -> None:
     """Make a stock model masked, in place; call it last, when all else is built.
 
     ``imports`` has matrices (symbols, dimension) to be used in place of random ones, by
     the name of their embedding. ``start`` has the tensors of a trained model of the
     same shape, by name: all that is learned here starts as close to it as it can.
-    ``max_update`` is the length of the training, for what is scheduled.
+    ``max_update`` is the length of the training, for what is scheduled. Of a part that
+    comes to a planted model later, ``prefix`` is the name with a dot.
     """
     remove_fast_path(model)
-    start = start or {}
+    start, imports = start or {}, imports or {}
     anneal = round(config.mask_anneal * max_update)
-    planter = _Planter(config, imports or {}, start, anneal)
-    planter.settle_embeddings(model)
-    _settle_dense_parameters(model, config, start)
+    planter = _Planter(config, imports, start, anneal, prefix)
+    planter.settle_unmasked(model)
+    _settle_dense_parameters(model, config, imports, start, prefix)
     planter.plant(model)
+    logger.info("planted %s%s | %s", prefix, describe(model), config.signature())
+
+
+def plant_reservoirs(
+    model: nn.Module,
+    config: ReservoirConfig,
+    layers: Dict[str, bool],
+    *,
+    imports: Optional[Dict[str, Tensor]] = None,
+    max_update: int = 0,
+) -> None:
+    """Make the named layers of a stock model reservoirs, in place; call it last.
+
+    ``layers`` says whether each has masks. All else stays as it is, to be trained;
+    ``imports`` has first values for embeddings.
+    """
+    remove_fast_path(model)
+    for name, matrix in (imports or {}).items():
+        model.get_submodule(name).weight.detach().copy_(matrix)
+    anneal = round(config.mask_anneal * max_update)
+    planter = _Planter(config, {}, {}, anneal, "")
+    whole = replace(config, mask_train="none")
+    for name, masked in layers.items():
+        stack, _, index = name.rpartition(".")
+        stock = model.get_submodule(name)
+        layer = reservoir_layer(stock, str(config.reservoir_type))
+        model.get_submodule(stack)[int(index)] = layer
+        planter.prefix = f"{name}."
+        planter.keep = config.mask_keep if masked else None
+        used = config if masked else whole
+        _settle_dense_parameters(layer, used, {}, {}, planter.prefix)
+        planter.plant(layer)
+        if str(config.reservoir_backward) == "skip":
+            skip_backward(layer)
     logger.info("planted %s | %s", describe(model), config.signature())
 
 
@@ -69,7 +115,7 @@ def masked_weights(model: nn.Module) -> Iterator[Tuple[str, MaskedWeight]]:
 
 
 def frozen_tensors(model: nn.Module) -> Iterator[Tensor]:
-    """Each frozen tensor under a mask once, however many layers share it."""
+    """Each frozen tensor once, however many layers share it."""
     for module in model.modules():
         if isinstance(module, Frozen):
             yield module.weight
@@ -107,7 +153,7 @@ def kind_of(module: nn.Module, key: str) -> str | None:
         return "positions"
     if type(module).__name__.endswith("LayerNorm"):
         return "norm"
-    if isinstance(module, nn.Linear):
+    if isinstance(module, (nn.Linear, RobertaLMHead)):
         return "mask" if key == "weight" else "bias"
     if isinstance(module, nn.Embedding):
         return "mask"
@@ -139,6 +185,11 @@ def gain_of(name: str, config: MaskConfig) -> float:
     return config.mask_gain if _LAYER.search(name) else 1.0
 
 
+def is_dense_head(name: str, config: MaskConfig) -> bool:
+    """Whether a layer is of a classification head that is trained densely."""
+    return name.startswith(HEADS) and "head" in config.trained
+
+
 def import_scale(config: MaskConfig) -> float:
     """The factor on imported embeddings under a mask, as on random ones."""
     return math.sqrt(1 / config.mask_keep) if config.mask_fan == "kept" else 1.0
@@ -161,36 +212,45 @@ def random_weight(
 
 
 def _settle_dense_parameters(
-    model: nn.Module, config: MaskConfig, start: Dict[str, Tensor]
+    model: nn.Module,
+    config: MaskConfig,
+    imports: Dict[str, Tensor],
+    start: Dict[str, Tensor],
+    prefix: str,
 ) -> None:
     """Give norms, biases and positions their first value; fix those not trained.
 
     What is fixed becomes a buffer outside the state dict: no optimizer, average or
-    checkpoint can touch it.
+    checkpoint can touch it. Imported positions stay in it, for their file may be gone.
     """
-    for name, module in model.named_modules():
+    for local, module in model.named_modules():
+        layer = prefix + local
         for key, parameter in list(module.named_parameters(recurse=False)):
-            kind = kind_of(module, key)
-            if kind == "mask" or getattr(module, "unmasked", False):
+            kind, name = kind_of(module, key), f"{layer}.{key}"
+            if kind == "mask":
                 continue
             if kind is None:
                 raise TypeError(
-                    f"cannot plant {name}.{key}: a {type(module).__name__} is neither a"
+                    f"cannot plant {name}: a {type(module).__name__} is neither a"
                     " linear layer, an embedding nor a norm"
                 )
             set_first_value(
-                parameter,
-                kind=kind,
-                module=module,
-                name=f"{name}.{key}",
-                seed=config.mask_seed,
+                parameter, kind=kind, module=module, name=name, seed=config.mask_seed
             )
-            if kind in config.trained:
-                if start:
-                    parameter.detach().copy_(start[f"{name}.{key}"])
-            else:
+            trained = kind in config.trained or is_dense_head(layer, config)
+            if trained and _fits(start.get(name), parameter):
+                parameter.detach().copy_(start[name])
+            if layer in imports:
+                parameter.detach().copy_(imports[layer])
+                parameter.requires_grad_(trained)
+            elif not trained:
                 del module._parameters[key]
                 module.register_buffer(key, parameter.detach(), persistent=False)
+
+
+def _fits(trained: Optional[Tensor], stock: Tensor) -> bool:
+    """Whether a trained tensor is there; a head may be new, or of other classes."""
+    return trained is not None and trained.shape == stock.shape
 
 
 class _Planter:
@@ -202,34 +262,53 @@ class _Planter:
         imports: Dict[str, Tensor],
         start: Dict[str, Tensor],
         anneal: int,
+        prefix: str,
     ):
         self.config = config
         self.imports = imports
         self.start = start
         self.anneal = anneal
+        self.prefix = prefix
+        self.keep: Optional[float] = config.mask_keep  # None: no masks
         self.frozen: Dict[str, Frozen] = {}  # by role
         self.masked: Dict[nn.Parameter, MaskedWeight] = {}  # by stock weight
         self.layers: Dict[nn.Module, nn.Module] = {}  # by stock layer
 
-    def settle_embeddings(self, model: nn.Module) -> None:
+    def settle_unmasked(self, model: nn.Module) -> None:
         """Leave unmasked what is trained, or imported to be used whole."""
-        train = "embed" in self.config.trained
-        whole = self.config.mask_embed == "dense"
         unmasked: Dict[nn.Parameter, nn.Parameter] = {}  # by stock weight
-        for name, layer in list(model.named_modules(remove_duplicate=False)):
+        for local, layer in list(model.named_modules(remove_duplicate=False)):
             stock = layer._parameters.get("weight")
             if stock is None or kind_of(layer, "weight") != "mask":
                 continue
-            if isinstance(layer, nn.Embedding) and (
-                train or (whole and name in self.imports)
-            ):
-                matrix = self.imports.get(name)
-                if matrix is None:
-                    matrix = random_weight(name, layer, self.config, keep=1.0)
-                unmasked.setdefault(stock, nn.Parameter(matrix, requires_grad=train))
+            first = self._unmasked(self.prefix + local, layer)
+            if first is not None:
+                unmasked.setdefault(stock, first)
             if stock in unmasked:
                 layer.weight = unmasked[stock]
                 layer.unmasked = True
+
+    def _unmasked(self, name: str, layer: nn.Module) -> Optional[nn.Parameter]:
+        """The first value of a weight without a mask; None for all others."""
+        trained = self.start.get(f"{name}.weight")
+        fits = _fits(trained, layer.weight)
+        if is_dense_head(name, self.config):
+            shape = tuple(layer.weight.shape)
+            # As fairseq's heads start, but from this seed: U(-1/sqrt(in), 1/sqrt(in)).
+            bound = 1 / math.sqrt(shape[1])
+            drawn = uniform(self.config.mask_seed, name, shape=shape, bound=bound)
+            return nn.Parameter(trained.float() if fits else drawn)
+        train = "embed" in self.config.trained
+        whole = self.config.mask_embed == "dense" and name in self.imports
+        if not isinstance(layer, nn.Embedding) or not (train or whole):
+            return None
+        if name in self.imports:
+            matrix = self.imports[name]
+        elif fits:
+            matrix = trained.float()
+        else:
+            matrix = random_weight(name, layer, self.config, keep=1.0)
+        return nn.Parameter(matrix, requires_grad=train)
 
     def plant(self, model: nn.Module) -> None:
         for name, layer in list(model.named_modules(remove_duplicate=False)):
@@ -237,15 +316,20 @@ class _Planter:
                 continue
             if "weight" in layer._parameters and kind_of(layer, "weight") == "mask":
                 parent, _, child = name.rpartition(".")
-                setattr(model.get_submodule(parent), child, self._layer(name, layer))
+                planted = self._layer(self.prefix + name, layer)
+                setattr(model.get_submodule(parent), child, planted)
 
     def _layer(self, name: str, layer: nn.Module) -> nn.Module:
         if layer not in self.layers:
-            masked = self._masked_weight(name, layer)
-            if isinstance(layer, nn.Embedding):
+            if self.keep is None:
+                planted: nn.Module = FrozenLinear(self._frozen(name, layer), layer.bias)
+            elif isinstance(layer, nn.Embedding):
+                masked = self._masked_weight(name, layer)
                 planted = MaskedEmbedding(masked, layer.padding_idx)
+            elif isinstance(layer, RobertaLMHead):
+                planted = MaskedLMHead(self._masked_weight(name, layer), layer)
             else:
-                planted = MaskedLinear(masked, layer.bias)
+                planted = MaskedLinear(self._masked_weight(name, layer), layer.bias)
             self.layers[layer] = planted.train(layer.training)
         return self.layers[layer]
 
@@ -261,8 +345,8 @@ class _Planter:
             shape, keep = tuple(stock.shape), self.config.mask_keep
             frozen = self._frozen(name, layer)
             scales = first_scales(shape, str(self.config.mask_scale))
-            if self.start:
-                trained = self.start[f"{name}.weight"]
+            trained = self.start.get(f"{name}.weight")
+            if _fits(trained, stock):
                 scores = fit(trained, frozen.weight, keep=keep, scales=scales)
             else:
                 # In the memory of the stock weight, which is not needed any more.
@@ -280,8 +364,7 @@ class _Planter:
                 matrix = self.imports[name] * import_scale(self.config)
                 self.frozen[role] = Frozen(matrix, imported=True)
             else:
-                weight = random_weight(
-                    name, layer, self.config, keep=self.config.mask_keep
-                )
+                keep = 1.0 if self.keep is None else self.keep
+                weight = random_weight(name, layer, self.config, keep=keep)
                 self.frozen[role] = Frozen(weight)
         return self.frozen[role]

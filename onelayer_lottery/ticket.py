@@ -35,7 +35,7 @@ from onelayer_lottery.container import (
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.frozen import FANS, INITS, STREAM_VERSION
 
-BPE_KINDS = ("sentencepiece", "fastbpe", "subword_nmt")
+BPE_KINDS = ("sentencepiece", "fastbpe", "subword_nmt", "gpt2")
 
 _SIDE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}")
 # What Python raises on a ticket whose fields are not of the types they should be.

@@ -69,3 +69,26 @@ def batch(sentences: int = 3, source: int = 40, target: int = 30, length: int = 
         "src_lengths": src.ne(1).sum(1),
         "prev_output_tokens": prev,
     }
+
+
+def sentence_task(symbols: int = 40, *, longest: int = 16):
+    """As far as a model of sentence pairs or masked words asks for its task."""
+    words = dictionary(symbols - 1)
+    words.add_symbol("<mask>")
+    return SimpleNamespace(
+        source_dictionary=words,
+        target_dictionary=words,
+        max_positions=lambda: longest,
+    )
+
+
+def build_roberta(
+    arch: str = "roberta_onelayer_random_tiny", task=None, *, classes: int = 3, **flags
+):
+    """Build a tiny RoBERTa and register its head, as fairseq's task does."""
+    sized = {key: value for key, value in TINY.items() if not key.startswith("decoder")}
+    positions = {"max_positions": 16, "attention_dropout": 0.0}
+    model = build(arch, task or sentence_task(), **{**sized, **positions, **flags})
+    if classes:
+        model.register_classification_head("sentence", num_classes=classes)
+    return model

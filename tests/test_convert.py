@@ -15,12 +15,9 @@ from onelayer_lottery.convert import (
     checkpoint_from_ticket,
 )
 from onelayer_lottery.errors import LotteryError
-from onelayer_lottery.export import (
-    Dictionaries,
-    find_dictionaries,
-    ticket_from_checkpoint,
-)
+from onelayer_lottery.export import find_dictionaries, ticket_from_checkpoint
 from onelayer_lottery.planting import masked_weights
+from onelayer_lottery.tasks import Dictionaries, translation_dictionaries
 from onelayer_lottery.ticket import TicketError, read_ticket, write_ticket
 
 
@@ -32,7 +29,7 @@ def text_of(symbols) -> str:
 
 def dictionaries_of(task) -> Dictionaries:
     texts = map(text_of, (task.source_dictionary, task.target_dictionary))
-    return Dictionaries("de", "en", *texts)
+    return translation_dictionaries("de", "en", *texts)
 
 
 def trained_model(task, **flags):
@@ -158,7 +155,7 @@ def test_a_ticket_of_a_restored_model_is_the_same_ticket(case):
     restored = checkpoint_from_ticket(ticket)
     texts = (ticket.dictionaries["source"], ticket.dictionaries["target"])
     again = ticket_from_checkpoint(
-        restored, dictionaries=Dictionaries("de", "en", *texts)
+        restored, dictionaries=translation_dictionaries("de", "en", *texts)
     )
     assert again.tied == ticket.tied
     for name, masked in ticket.masks.items():
@@ -196,7 +193,7 @@ def test_dictionaries_are_looked_for_in_order(tmp_path):
     for language in ("de", "en"):
         (tmp_path / "data-bin" / f"dict.{language}.txt").write_text(f"{language} 1\n")
     found = find_dictionaries(state, beside=tmp_path)
-    assert found == Dictionaries("de", "en", "de 1\n", "en 1\n")
+    assert found == translation_dictionaries("de", "en", "de 1\n", "en 1\n")
 
 
 def test_languages_that_the_checkpoint_does_not_name_are_those_of_the_data(tmp_path):
@@ -209,7 +206,7 @@ def test_languages_that_the_checkpoint_does_not_name_are_those_of_the_data(tmp_p
     (tmp_path / "dict.en.txt").write_text(text_of(task.source_dictionary))
     (tmp_path / "dict.fr.txt").write_text(text_of(task.target_dictionary))
     found = find_dictionaries(state, beside=tmp_path)
-    assert (found.source_lang, found.target_lang) == ("en", "fr")
+    assert found.flags == {"source_lang": "en", "target_lang": "fr"}
     ticket = ticket_from_checkpoint(state, dictionaries=found)
     assert ticket.config["task"]["target_lang"] == "fr"
 

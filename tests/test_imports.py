@@ -18,14 +18,24 @@ ALLOWED = {
     "modules": {"mask", "frozen"},
     "config": {"frozen"},
     "fitting": {"mask", "modules"},
+    "lm_head": {"modules"},
+    "reservoir": set(),
+    "reservoir_config": {"config"},
     "planting": {
         *("modules", "config", "fitting", "frozen", "mask", "compat", "errors"),
+        *("lm_head", "reservoir", "reservoir_config"),
     },
     "flips": {"planting"},
     "models": set(),
     "models.planted": {"compat", "config", "errors", "flips", "importing", "planting"},
     "models.transformer": {
         *("compat", "config", "embeddings", "importing", "models.planted"),
+    },
+    "models.roberta": {
+        *("compat", "config", "importing", "models.planted", "planting"),
+    },
+    "models.reservoir": {
+        *("frozen", "models", "models.planted", "planting", "reservoir_config"),
     },
     "checkpoint": {"compat", "errors", "files"},
     "average": {"checkpoint", "errors"},
@@ -38,14 +48,19 @@ ALLOWED = {
     "ticket": {"bits", "container", "errors", "frozen"},
     "export": {
         *("checkpoint", "config", "errors", "frozen", "mask"),
-        *("models.planted", "modules", "planting", "ticket"),
+        *("models.planted", "modules", "planting", "tasks", "ticket"),
     },
     "convert": {
-        *("checkpoint", "compat", "config", "export", "frozen"),
-        *("models.planted", "modules", "planting", "ticket"),
+        *("checkpoint", "compat", "export", "frozen"),
+        *("models.planted", "modules", "planting", "tasks", "ticket"),
     },
+    "tasks": {"embeddings", "errors"},
     "inspection": {"ticket"},
-    "translate": {"convert", "errors", "ticket"},
+    "subwords": {"errors", "ticket"},
+    "lines": set(),
+    "translate": {"convert", "errors", "subwords", "tasks", "ticket"},
+    "classify": {"convert", "errors", "subwords", "tasks", "ticket"},
+    "text_cli": {"classify", "errors", "lines", "translate"},
     "experiments": set(),
     "experiments.results": {"errors", "files"},
     "experiments.panels": {"errors", "experiments.results"},
@@ -56,11 +71,11 @@ ALLOWED = {
         "experiments.table1",
     },
     "experiments.grid": {"errors", "experiments.table1"},
-    "experiments.flags": {"config", "errors", "experiments.grid", "models.planted"},
+    "experiments.flags": {"errors", "experiments.grid", "models.planted"},
     "experiments.commands": {"experiments.flags", "experiments.grid"},
     "experiments.score": {"errors"},
     "experiments.size": {
-        *("checkpoint", "config", "errors", "export", "inspection"),
+        *("checkpoint", "errors", "export", "inspection"),
         *("models.planted", "ticket"),
     },
     "experiments.run": {
@@ -78,7 +93,7 @@ ALLOWED = {
     },
     "cli": {
         *("average", "checkpoint", "convert", "embeddings", "errors", "export"),
-        *("experiments.cli", "inspection", "ticket", "translate"),
+        *("experiments.cli", "inspection", "subwords", "text_cli", "ticket"),
     },
 }
 WITHOUT_FAIRSEQ = {
@@ -92,6 +107,7 @@ WITHOUT_FAIRSEQ = {
         "files",
         "ticket",
         "inspection",
+        "lines",
     ),
     *("experiments.results", "experiments.panels", "experiments.table1"),
     *("experiments.figures", "experiments.report", "experiments.grid"),

@@ -126,14 +126,19 @@ def write_splits(
             write_lines(chosen.out / "text" / f"{split}.{language}", lines)
 
 
-def subword(chosen: argparse.Namespace, languages: Tuple[str, str], kind: str) -> None:
+def subword(
+    chosen: argparse.Namespace,
+    languages: Tuple[str, str],
+    kind: str,
+    splits: Sequence[str] = SPLITS,
+) -> None:
     """Learn subwords of both languages together, and apply them to every split."""
     text, out = chosen.out / "text", chosen.out / "subwords"
     out.mkdir(exist_ok=True)
     inputs = [text / f"train.{language}" for language in languages]
     make = {"sentencepiece": _sentencepiece, "fastbpe": _fastbpe}[kind]
     encode = make(inputs, out, chosen.subwords)
-    for split in SPLITS:
+    for split in splits:
         for language in languages:
             path = out / f"{split}.{language}"
             if not path.exists():
@@ -154,21 +159,26 @@ def binarise(
         say("binarising")
         part = Path(tempfile.mkdtemp(prefix=".data-bin.", dir=chosen.out))
         pieces = chosen.out / "subwords"
-        words = [sys.executable, "-m", "fairseq_cli.preprocess", "-s", source]
-        words += ["-t", target, "--destdir", str(part)]
+        words = ["-s", source, "-t", target, "--destdir", str(part)]
         for split in SPLITS:
             words += [f"--{split}pref", str(pieces / split)]
         words += ["--workers", str(os.cpu_count() or 1)]
         words += ["--joined-dictionary"] if joined else []
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        if done.returncode:
-            shutil.rmtree(part)
-            fail(f"fairseq-preprocess failed: {done.stderr.strip()[-800:]}")
+        preprocess(words, part)
         reference = chosen.out / "text" / f"test.{target}"
         shutil.copyfile(reference, part / f"reference.{target}")
         part.chmod(0o755)
         part.rename(folder)
     print(f"wrote {folder}: {source}-{target}, {_sizes(chosen, languages)}")
+
+
+def preprocess(words: Sequence[str], part: Path) -> None:
+    """fairseq-preprocess; if it fails, the unfinished folder is removed."""
+    words = [sys.executable, "-m", "fairseq_cli.preprocess", *words]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        shutil.rmtree(part)
+        fail(f"fairseq-preprocess failed: {done.stderr.strip()[-800:]}")
 
 
 def moses(language: str, *, lower: bool) -> Callable[[str], str]:

@@ -11,16 +11,15 @@ from typing import Any, Callable, List, Optional
 from fairseq import options
 from fairseq.models import ARCH_MODEL_REGISTRY
 
-from onelayer_lottery.config import MaskConfig, problems
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.experiments.grid import Flags, Grid, words_of
-from onelayer_lottery.models.planted import PlantedModel
+from onelayer_lottery.models.planted import PlantedModel, config_of
 
 PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def is_masked(arch: str) -> bool:
-    """Whether an architecture has masks."""
+    """Whether an architecture has masks, or other frozen weights from --mask-seed."""
     model = ARCH_MODEL_REGISTRY.get(arch)
     return model is not None and issubclass(model, PlantedModel)
 
@@ -55,7 +54,8 @@ def _train_problem(flags: Flags, grid: Grid) -> Optional[str]:
     if isinstance(parsed, str):
         return parsed
     if is_masked(arch):
-        return "; ".join(problems(MaskConfig.from_namespace(parsed), parsed)) or None
+        model = ARCH_MODEL_REGISTRY[arch]
+        return "; ".join(model.problems(config_of(arch, parsed), parsed)) or None
     return None
 
 

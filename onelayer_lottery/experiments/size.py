@@ -8,11 +8,10 @@ from typing import Any, Dict
 from fairseq.data.data_utils import load_indexed_dataset
 
 from onelayer_lottery.checkpoint import Checkpoint
-from onelayer_lottery.config import MaskConfig
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.export import find_dictionaries, ticket_from_checkpoint
 from onelayer_lottery.inspection import inspect_ticket
-from onelayer_lottery.models.planted import IDENTITY_KEY
+from onelayer_lottery.models.planted import IDENTITY_KEY, config_of
 from onelayer_lottery.ticket import write_ticket
 
 
@@ -37,7 +36,7 @@ def model_signature(state: Checkpoint, *, seed: int, versions: Dict[str, str]) -
     arguments = state["cfg"]["model"]
     parts = [f"arch:{arguments.arch}"]
     if IDENTITY_KEY in state["model"]:
-        parts.append(MaskConfig.from_namespace(arguments).signature())
+        parts.append(config_of(arguments.arch, arguments).signature())
     else:
         parts.append(f"seed:{seed}")
     parts += [f"fairseq:{versions['fairseq']}", f"v:{versions['onelayer_lottery']}"]

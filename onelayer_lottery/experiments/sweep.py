@@ -239,7 +239,10 @@ def _plan(grid: Grid) -> Dict[str, Any]:
 
 def _keep(run: Run) -> Optional[float]:
     """The fraction kept of a masked model; None for a dense one."""
-    if not is_masked(str(run.train["arch"])):
+    arch = str(run.train["arch"])
+    if not is_masked(arch) or (
+        "reservoir" in arch and "reservoir-mask" not in run.train
+    ):
         return None
     return float(run.train.get("mask-keep", 0.5))
 

@@ -6,7 +6,8 @@ from typing import Any, Dict, List, Optional
 
 import torch
 from fairseq.logging import metrics
-from torch import Tensor
+from fairseq.models import ARCH_MODEL_REGISTRY
+from torch import Tensor, nn
 
 from onelayer_lottery.compat import (
     all_arguments,
@@ -17,29 +18,36 @@ from onelayer_lottery.config import MaskConfig, add_mask_args, problems
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.flips import FlipRate
 from onelayer_lottery.importing import read_start
-from onelayer_lottery.planting import plant
+from onelayer_lottery.planting import HEADS, plant
 
 # The identity of a model travels in its state dict as the codes of its text. fairseq's
 # EMA leaves keys with "version" in them alone; half() leaves integers alone.
 IDENTITY_KEY = "mask_version"
+DIGEST_KEY = "frozen-sha256"  # in the identity of a model that has reservoirs
 
 
 class PlantedModel:
     """Mixed into a stock model class, before it in the list of bases."""
 
     stock_arch: str  # the stock architecture whose flags give the same model, unmasked
+    config_class = MaskConfig
+    misfit_of_stock = (
+        "it has no masks; it is of a dense model, whose layers one shared frozen layer"
+        " cannot hold. Give a checkpoint of a masked model, or none to start from"
+        " random masks"
+    )
 
     @classmethod
     def add_args(cls, parser) -> None:
         super().add_args(parser)
-        add_mask_args(parser)
+        add_mask_args(parser, cls.config_class)
 
     @classmethod
     def build_model(cls, args: Any, task: Any):
         """Build the stock model, then plant it; end with a sentence on bad flags."""
-        config = MaskConfig.from_namespace(args)
+        config = cls.config_class.from_namespace(args)
         given = all_arguments(args)
-        found = problems(config, given)
+        found = cls.problems(config, given)
         if found:
             raise SystemExit("\n".join(found))
         warn_of_dropped_data(getattr(given, "required_batch_size_multiple", 1))
@@ -49,30 +57,48 @@ class PlantedModel:
             if str(error).startswith("--"):  # fairseq's own word on contradictory flags
                 raise SystemExit(str(error)) from None
             raise
+        model.mask_config = config
+        model.max_update = getattr(given, "max_update", None) or 0
         try:
-            plant(
-                model,
-                config,
-                imports=cls.imports(args, task, model, config),
-                start=(
-                    read_start(config.mask_start, model, task, args)
-                    if config.mask_start
-                    else None
-                ),
-                max_update=getattr(given, "max_update", None) or 0,
+            start = (
+                read_start(config.mask_start, model, task, args)
+                if config.mask_start
+                else {}
             )
+            imports = cls.imports(args, task, model, config)
+            model.plant(model, imports=imports, start=start)
         except LotteryError as error:
             raise SystemExit(str(error)) from None
         keep_freed_memory()
-        model.mask_config = config
+        # For heads, which a task registers later.
+        model.head_start = {k: v for k, v in start.items() if k.startswith(HEADS)}
         model.flip_rate = FlipRate()
-        model.register_buffer(IDENTITY_KEY, encode_identity(config))
+        model.register_buffer(IDENTITY_KEY, encode_identity(model.identity()))
         return model
+
+    @classmethod
+    def problems(cls, config: MaskConfig, args: Any) -> List[str]:
+        """All that is wrong with the flags, one sentence each."""
+        return problems(config, args)
 
     @classmethod
     def imports(cls, args: Any, task: Any, model: Any, config: MaskConfig):
         """Matrices of imported embeddings by the name of their layer; here none."""
         return {}
+
+    def identity(self) -> Dict[str, str]:
+        """What a checkpoint must agree in."""
+        return self.mask_config.identity()
+
+    def plant(self, part: nn.Module, **options: Any) -> None:
+        """Plant this model, or a part of it that comes later; see ``planting.plant``.
+
+        What a user can mend ends with a sentence.
+        """
+        try:
+            plant(part, self.mask_config, max_update=self.max_update, **options)
+        except LotteryError as error:
+            raise SystemExit(str(error)) from None
 
     def set_num_updates(self, num_updates: int) -> None:
         super().set_num_updates(num_updates)
@@ -116,22 +142,27 @@ class PlantedModel:
         if IDENTITY_KEY not in state_dict:
             if not strict:
                 return None
-            return (
-                "it has no masks; it is of a dense model, whose layers one shared"
-                " frozen layer cannot hold. Give a checkpoint of a masked model, or"
-                " none to start from random masks"
-            )
-        theirs, ours = _decode(state_dict[IDENTITY_KEY]), self.mask_config.identity()
+            return self.misfit_of_stock
+        theirs, ours = decode_identity(state_dict[IDENTITY_KEY]), self.identity()
         if theirs != ours:
-            differing = [flag for flag in ours if theirs.get(flag) != ours[flag]]
+            differing = [
+                flag
+                for flag in {**ours, **theirs}
+                if theirs.get(flag) != ours.get(flag)
+            ]
             return (
                 "it was trained with "
                 + " ".join(f"{flag} {theirs.get(flag)}" for flag in differing)
                 + ", this model has "
-                + " ".join(f"{flag} {ours[flag]}" for flag in differing)
+                + " ".join(f"{flag} {ours.get(flag)}" for flag in differing)
                 + "; give the same flags, or start a new --save-dir"
             )
         return None
+
+
+def config_of(arch: str, arguments: Any) -> MaskConfig:
+    """The flags of a planted model, in the form that its architecture has them."""
+    return ARCH_MODEL_REGISTRY[arch].config_class.from_namespace(arguments)
 
 
 def _differing_tensors(theirs: Dict, ours: Dict) -> List[str]:
@@ -145,12 +176,13 @@ def _differing_tensors(theirs: Dict, ours: Dict) -> List[str]:
     ]
 
 
-def encode_identity(config: MaskConfig) -> Tensor:
+def encode_identity(identity: Dict[str, str]) -> Tensor:
     """The identity of a model as a tensor for its state dict."""
-    text = "|".join(f"{flag} {value}" for flag, value in config.identity().items())
+    text = "|".join(f"{flag} {value}" for flag, value in identity.items())
     return torch.tensor(list(text.encode()), dtype=torch.int64)
 
 
-def _decode(codes: Tensor) -> Dict[str, str]:
+def decode_identity(codes: Tensor) -> Dict[str, str]:
+    """The identity in a state dict."""
     parts = bytes(codes.tolist()).decode().split("|")
     return dict(part.split(" ", 1) for part in parts)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from fairseq.models import register_model, register_model_architecture
+from fairseq.models import (
+    MODEL_REGISTRY,
+    register_model,
+    register_model_architecture,
+)
 from fairseq.models.transformer import TransformerModel, base_architecture
 
 from onelayer_lottery.compat import plain_namespace
@@ -65,7 +69,9 @@ SHAPES = {
 }
 
 
-def _register(name: str, shape: Shape, *, share: str) -> None:
+def register_shape(model: str, name: str, shape: Shape, **defaults: Any) -> None:
+    """Register an architecture of a model; ``defaults`` are of its mask flags."""
+
     def architecture(args: Any) -> None:
         sides = {
             f"{side}_{field}": value
@@ -83,18 +89,18 @@ def _register(name: str, shape: Shape, *, share: str) -> None:
             "share_decoder_input_output_embed": True,
         }.items():
             setattr(given, flag, getattr(given, flag, default))
-        for inside in ("embeddings_inside", "start_inside"):
-            setattr(given, inside, getattr(given, inside, False))
         # From a YAML file, fairseq 0.12.2 would find None and compare it with 0.
         given.base_layers = getattr(given, "base_layers", 0)
-        fill_mask_defaults(given, mask_share=share)
+        config = MODEL_REGISTRY[model].config_class
+        fill_mask_defaults(given, config, **defaults)
         base_architecture(given)
         for flag, value in vars(given).items():
             setattr(args, flag, value)
 
-    register_model_architecture("transformer_onelayer_random", name)(architecture)
+    register_model_architecture(model, name)(architecture)
 
 
+_MODEL = "transformer_onelayer_random"
 for _name, _shape in SHAPES.items():
-    _register(f"transformer_onelayer_random_{_name}", _shape, share="layers")
-    _register(f"transformer_random_{_name}", _shape, share="none")
+    register_shape(_MODEL, f"{_MODEL}_{_name}", _shape, mask_share="layers")
+    register_shape(_MODEL, f"transformer_random_{_name}", _shape, mask_share="none")

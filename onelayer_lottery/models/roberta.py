@@ -1,0 +1,133 @@
+"""Masked RoBERTa for sentence pairs and masked words, and its architectures."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from fairseq.models import (
+    MODEL_REGISTRY,
+    register_model,
+    register_model_architecture,
+)
+from fairseq.models.roberta import RobertaModel
+from fairseq.models.roberta.model import base_architecture
+
+from onelayer_lottery.compat import plain_namespace
+from onelayer_lottery.config import fill_mask_defaults
+from onelayer_lottery.importing import (
+    EmbeddingRequest,
+    import_embeddings,
+    import_positions,
+)
+from onelayer_lottery.models.planted import PlantedModel
+from onelayer_lottery.planting import HEADS
+
+_TOKENS = "encoder.sentence_encoder.embed_tokens"
+_POSITIONS = "encoder.sentence_encoder.embed_positions"
+
+
+@register_model("roberta_onelayer_random")
+class OnelayerRandomRoberta(PlantedModel, RobertaModel):
+    """The stock RoBERTa with frozen random weights under learned masks."""
+
+    stock_arch = "roberta_base"
+
+    @classmethod
+    def add_args(cls, parser) -> None:
+        super().add_args(parser)
+        parser.add_argument(
+            "--encoder-embed-path",
+            metavar="FILE",
+            help="take token embeddings, and learned positions if it has some, from a"
+            " checkpoint; or token embeddings from a text or safetensors file",
+        )
+
+    @classmethod
+    def imports(cls, args, task, model, config):
+        path = getattr(args, "encoder_embed_path", None)
+        if not path:
+            return {}
+        encoder = model.encoder.sentence_encoder
+        request = EmbeddingRequest(
+            *("--encoder-embed-path", path, "encoder"),
+            encoder.embed_tokens,
+            task.source_dictionary.symbols,
+        )
+        found = import_embeddings({_TOKENS: request}, config, args)
+        if encoder.embed_positions is not None:
+            found[_POSITIONS] = import_positions(
+                request._replace(layer=encoder.embed_positions),
+                config,
+                args,
+                name=_POSITIONS,
+            )
+        args.embeddings_inside = True  # with the arguments, into every checkpoint
+        return found
+
+    def register_classification_head(
+        self, name, num_classes=None, inner_dim=None, **kwargs
+    ):
+        """Register a head as fairseq does, after the model is planted; plant it too."""
+        super().register_classification_head(name, num_classes, inner_dim, **kwargs)
+        self.plant(
+            self.classification_heads[name],
+            start=self.head_start,
+            prefix=f"{HEADS}{name}.",
+        )
+
+    def upgrade_state_dict_named(self, state_dict, name):
+        """Show masked heads to fairseq, which looks for their weights by name."""
+        ending = ".masked.scores"
+        heads = f"{name}.{HEADS}" if name else HEADS
+        shown = {
+            key[: -len(ending)] + ".weight": scores
+            for key, scores in state_dict.items()
+            if key.startswith(heads) and key.endswith(ending)
+        }
+        state_dict.update(shown)
+        super().upgrade_state_dict_named(state_dict, name)
+        for key in shown:
+            state_dict.pop(key, None)
+
+
+class Shape(NamedTuple):
+    width: int
+    ffn: int
+    heads: int
+    layers: int
+
+
+SHAPES = {
+    "tiny": Shape(128, 256, 4, 3),
+    "base": Shape(768, 3072, 12, 12),
+    "large": Shape(1024, 4096, 16, 24),
+}
+
+
+def register_shape(model: str, name: str, shape: Shape, **defaults: Any) -> None:
+    """Register an architecture of a model; ``defaults`` are of its mask flags."""
+
+    def architecture(args: Any) -> None:
+        given = plain_namespace(args)
+        for flag, default in (
+            ("encoder_embed_dim", shape.width),
+            ("encoder_ffn_embed_dim", shape.ffn),
+            ("encoder_attention_heads", shape.heads),
+            ("encoder_layers", shape.layers),
+            ("encoder_embed_path", None),
+        ):
+            setattr(given, flag, getattr(given, flag, default))
+        config = MODEL_REGISTRY[model].config_class
+        fill_mask_defaults(given, config, **defaults)
+        base_architecture(given)
+        for flag, value in vars(given).items():
+            setattr(args, flag, value)
+
+    register_model_architecture(model, name)(architecture)
+
+
+_MODEL = "roberta_onelayer_random"
+for _name, _shape in SHAPES.items():
+    for _arch, _share in ((_MODEL, "layers"), ("roberta_random", "none")):
+        _defaults = {"mask_share": _share, "mask_train": "head"}
+        register_shape(_MODEL, f"{_arch}_{_name}", _shape, **_defaults)

@@ -1,0 +1,87 @@
+"""examples/reservoir: its grid, its times, its table and plot."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "examples" / "reservoir"))
+
+from curves import area, curve
+
+FOLDER = ROOT / "examples" / "reservoir"
+
+
+def test_an_area_keeps_the_last_value_to_the_end():
+    points = [(0.0, 0.0), (10.0, 2.0), (20.0, 4.0)]
+    assert area(points, 20.0) == 10 + 30
+    assert area(points, 25.0) == 10 + 30 + 5 * 4
+
+
+def test_a_curve_has_seconds_and_starts_with_the_training():
+    found = {"curve": [{"update": u, "bleu": u / 10, "loss": 9.0} for u in (10, 20)]}
+    assert curve(found, "bleu", 0.5) == [(0.0, 0.0), (5.0, 1.0), (10.0, 2.0)]
+    assert curve(found, "loss", 0.5) == [(0.0, 9.0), (5.0, 9.0), (10.0, 9.0)]
+
+
+def result(variant, seed, bleu):
+    points = [
+        {"epoch": 1, "update": u, "bleu": bleu * u / 200, "loss": 5.0 - u / 200}
+        for u in (100, 200)
+    ]
+    return {
+        **{"id": f"{variant}{seed}", "status": "finished", "variant": variant},
+        **{"seed": seed, "bleu": bleu, "curve": points, "weights": {"values": 1000}},
+    }
+
+
+def test_the_script_prints_a_table_and_draws_what_is_there(tmp_path):
+    runs = [result("all-trained", 1, 8.0), result("all-trained", 2, 10.0)]
+    runs.append(result("skip", 1, 9.0))
+    lines = "".join(json.dumps(run) + "\n" for run in runs)
+    (tmp_path / "results.jsonl").write_text(lines, encoding="utf-8")
+    times = {"seconds": {"all-trained": 0.2, "skip": 0.1}}
+    (tmp_path / "times.json").write_text(json.dumps(times), encoding="utf-8")
+    words = [FOLDER / "curves.py", tmp_path, tmp_path / "times.json", "-o", tmp_path]
+    done = subprocess.run(
+        [sys.executable, *map(str, words)],
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    trained, skip = done.stdout.splitlines()[2:]
+    assert trained.startswith(
+        "| all trained | 2 | 9.00 ±1.41 | 4.000 ±0.000 | 0.200 | 40"
+    )
+    assert skip.startswith(
+        "| transformer, backward skip | 1 | 9.00 | 4.000 | 0.100 | 20"
+    )
+    # Until second 40 its area is 270, that of the others 160 and 200.
+    assert "| 20 | 1.000 |" in skip
+    assert "| 40 | 0.667 ±0.105 |" in trained
+    png = tmp_path / "bleu_and_loss_by_seconds.png"
+    assert png.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_grid_is_accepted_and_its_variants_are_timed(fairseq, tmp_path):
+    reference = (fairseq.folder / "test.en").read_text(encoding="utf-8")
+    data = fairseq.folder / "data-bin"
+    (data / "reference.en").write_text(reference, encoding="utf-8")
+    grid, out = FOLDER / "grid.yaml", tmp_path / "runs"
+    done = fairseq.run(
+        *("onelayer-lottery", "sweep", grid, "--data", data, "--out", out, "--dry-run"),
+        user_dir=False,
+    )
+    assert done.out.count("fairseq_cli.train") == 18
+    times = tmp_path / "times.json"
+    words = [FOLDER / "times.py", data, "-o", times, "--rounds", 2]
+    subprocess.run([sys.executable, *map(str, words)], check=True, timeout=500)
+    found = json.loads(times.read_text())
+    names = re.findall(r"^  ([a-z-]+): \{", grid.read_text(), re.MULTILINE)
+    assert list(found["seconds"]) == names
+    assert all(seconds > 0 for seconds in found["seconds"].values())
