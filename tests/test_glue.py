@@ -253,7 +253,8 @@ def test_a_regression_trains_and_is_evaluated(trained):
     said = lottery("classify", folder / "model.ticket", stdin="a\tb\n").stdout
     assert re.fullmatch(r"-?\d+\.\d{4}\n", said)
     done = script("evaluate.py", trained.checkpoint, folder / "data-bin", status=1)
-    assert "evaluate.py: " in done.stderr
+    assert "is of a regression, " in done.stderr
+    assert "was trained for classes" in done.stderr
 
 
 @pytest.mark.parametrize("mode", ["eos", "complete"])
