@@ -111,6 +111,16 @@ def load(path: Path, data: Path, *, regression: bool) -> Tuple[Any, Any]:
             f"{data} is of {kinds[regression]}, {path} was trained for"
             f" {kinds[not regression]}"
         )
+    labels = data / "label" / "dict.txt"
+    classes = sum(
+        not line.startswith("madeupword")
+        for line in ([] if regression else labels.read_text("utf-8").splitlines())
+    )
+    if not regression and classes != flags["num_classes"]:
+        raise LotteryError(
+            f"{labels} has {classes} classes, {path} {flags['num_classes']}; give the"
+            " data-bin that the model was trained with"
+        )
     with tempfile.TemporaryDirectory() as folder:
         if ticket:
             path = Path(folder) / "baked.pt"
