@@ -253,7 +253,8 @@ def test_a_regression_trains_and_is_evaluated(trained):
     said = lottery("classify", folder / "model.ticket", stdin="a\tb\n").stdout
     assert re.fullmatch(r"-?\d+\.\d{4}\n", said)
     done = script("evaluate.py", trained.checkpoint, folder / "data-bin", status=1)
-    assert "evaluate.py: " in done.stderr
+    assert "is of a regression, " in done.stderr
+    assert "was trained for classes" in done.stderr
 
 
 @pytest.mark.parametrize("mode", ["eos", "complete"])
@@ -323,6 +324,10 @@ def test_glue_archives_are_read_by_their_headers(tmp_path):
     said = script("evaluate.py", checkpoint, data).stdout
     for name in ("matched (valid): accuracy", "mismatched (valid1): acc", *labels):
         assert name in said
+    labels = (data / "label" / "dict.txt").read_text()
+    (data / "label" / "dict.txt").write_text(labels.split("\n")[0] + "\n")
+    done = script("evaluate.py", checkpoint, data, status=1)
+    assert "dict.txt has 1 classes, " in done.stderr
     (data / "label" / "dict.txt").unlink()
     done = script("evaluate.py", checkpoint, data, status=1)
     assert f"the label dictionary {data / 'label' / 'dict.txt'} is missing" in (

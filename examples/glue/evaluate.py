@@ -61,16 +61,10 @@ def evaluate(
     for split in splits or ["valid"]:
         if split not in splits or not (data / "input0" / f"{split}.idx").is_file():
             raise LotteryError(f"{data} holds no data of {split}")
-    model, task, settings = load(path, data)
-    if bool(task.cfg.regression_target) != regression:
-        kinds = {True: "a regression", False: "classes"}
-        raise LotteryError(
-            f"{data} is of {kinds[regression]}, {path} was trained for"
-            f" {kinds[not regression]}"
-        )
+    model, task = load(path, data, regression=regression)
     reports = {}
     for split in splits:
-        outputs, targets = predict(model, task, split, settings)
+        outputs, targets = predict(model, task, split)
         if regression:
             reports[split] = correlation(outputs[:, 0], targets)
             continue
@@ -98,28 +92,42 @@ def check_data(data: Path) -> bool:
     )
 
 
-def load(path: Path, data: Path) -> Tuple[Any, Any, Any]:
-    """The model, its task over the data, and its configuration."""
+def load(path: Path, data: Path, *, regression: bool) -> Tuple[Any, Any]:
+    """The model, and its task over the data."""
     if not path.is_file():
         raise LotteryError(f"{path} is not a file; give a ticket or a checkpoint")
     with path.open("rb") as file:
         is_checkpoint = file.read(2) == b"PK"
+    ticket = None if is_checkpoint else read_ticket(path)
+    if ticket:
+        flags = {"_name": ticket_kind(ticket).name, **ticket.config["task"]}
+    else:
+        flags = dict((load_checkpoint(path).get("cfg") or {}).get("task") or {})
+    if flags.get("_name") != SENTENCE_PREDICTION.name:
+        raise LotteryError(f"{path} is of the task {flags.get('_name')}, not of pairs")
+    if bool(flags.get("regression_target")) != regression:
+        kinds = {True: "a regression", False: "classes"}
+        raise LotteryError(
+            f"{data} is of {kinds[regression]}, {path} was trained for"
+            f" {kinds[not regression]}"
+        )
+    labels = data / "label" / "dict.txt"
+    classes = sum(
+        not line.startswith("madeupword")
+        for line in ([] if regression else labels.read_text("utf-8").splitlines())
+    )
+    if not regression and classes != flags["num_classes"]:
+        raise LotteryError(
+            f"{labels} has {classes} classes, {path} {flags['num_classes']}; give the"
+            " data-bin that the model was trained with"
+        )
     with tempfile.TemporaryDirectory() as folder:
-        if not is_checkpoint:
-            ticket, path = read_ticket(path), Path(folder) / "baked.pt"
-            kind = ticket_kind(ticket).name
-            if kind == SENTENCE_PREDICTION.name:
-                state = baked_checkpoint(ticket, dtype=torch.float32)
-                save_checkpoint(state, path, force=True)
-        else:
-            settings = (load_checkpoint(path).get("cfg") or {}).get("task") or {}
-            kind = dict(settings).get("_name")
-        if kind != SENTENCE_PREDICTION.name:
-            raise LotteryError(
-                f"the model is of the task {kind}, not of sentence pairs"
-            )
+        if ticket:
+            path = Path(folder) / "baked.pt"
+            state = baked_checkpoint(ticket, dtype=torch.float32)
+            save_checkpoint(state, path, force=True)
         try:
-            (model,), settings, task = checkpoint_utils.load_model_ensemble_and_task(
+            (model,), _, task = checkpoint_utils.load_model_ensemble_and_task(
                 [str(path)], arg_overrides={"data": str(data)}
             )
         except (RuntimeError, SystemExit) as error:
@@ -127,13 +135,11 @@ def load(path: Path, data: Path) -> Tuple[Any, Any, Any]:
                 f"the model does not fit the dictionaries in {data}; give the data-bin"
                 f" that it was trained with ({str(error).splitlines()[0]})"
             ) from None
-    return model.eval(), task, settings
+    return model.eval(), task
 
 
 @torch.no_grad()
-def predict(
-    model: Any, task: Any, split: str, settings: Any
-) -> Tuple[np.ndarray, np.ndarray]:
+def predict(model: Any, task: Any, split: str) -> Tuple[np.ndarray, np.ndarray]:
     """Outputs of the head (pairs, classes) and targets, for every pair of a split."""
     data = task.load_dataset(split)
     longest = task.max_positions()
