@@ -28,7 +28,7 @@ from models import (
     text,
 )
 
-from onelayer_lottery import planting
+from onelayer_lottery import roles
 from onelayer_lottery.checkpoint import load_checkpoint
 from onelayer_lottery.convert import baked_model, checkpoint_from_ticket
 from onelayer_lottery.export import ticket_from_checkpoint
@@ -374,7 +374,7 @@ def saved(trainer: Any) -> Iterator[Path]:
 @contextmanager
 def timed_frozen_weights() -> Iterator[List[float]]:
     """Time each drawing of a frozen weight while a model is planted."""
-    draw, seconds = planting.frozen_weight, []
+    draw, seconds = roles.frozen_weight, []
 
     def timed(*words: Any, **flags: Any) -> Any:
         started = time.perf_counter()
@@ -382,8 +382,8 @@ def timed_frozen_weights() -> Iterator[List[float]]:
         seconds.append(time.perf_counter() - started)
         return weight
 
-    planting.frozen_weight = timed
+    roles.frozen_weight = timed
     try:
         yield seconds
     finally:
-        planting.frozen_weight = draw
+        roles.frozen_weight = draw

@@ -8,8 +8,9 @@ from typing import Callable, List, NamedTuple, Optional, Tuple
 import torch
 from torch import Tensor
 
-from onelayer_lottery.convert import ticket_kind, working_model
+from onelayer_lottery.convert import working_model
 from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.framing import ticket_kind
 from onelayer_lottery.subwords import build_bpe
 from onelayer_lottery.tasks import SENTENCE_PREDICTION, TRANSLATION, read_classes
 from onelayer_lottery.ticket import Ticket, TicketError, read_ticket

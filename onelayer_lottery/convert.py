@@ -5,19 +5,18 @@ from __future__ import annotations
 import math
 import re
 from argparse import Namespace
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import torch
-from fairseq.dataclass.configs import DatasetConfig, GenerationConfig
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
-from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from onelayer_lottery.checkpoint import Checkpoint
 from onelayer_lottery.compat import fast_path_names
 from onelayer_lottery.export import FROZEN, PATHS, SCALES, SCORES
+from onelayer_lottery.framing import framed, ticket_kind
 from onelayer_lottery.frozen import STREAM_VERSION, digest, frozen_weight
 from onelayer_lottery.models.planted import (
     DIGEST_KEY,
@@ -26,8 +25,8 @@ from onelayer_lottery.models.planted import (
     encode_identity,
 )
 from onelayer_lottery.modules import scaled
-from onelayer_lottery.planting import HEADS, kind_of, set_first_value
-from onelayer_lottery.tasks import Kind, kind_of_task, read_symbols
+from onelayer_lottery.roles import HEADS, kind_of, set_first_value
+from onelayer_lottery.tasks import read_symbols
 from onelayer_lottery.ticket import Ticket, TicketError
 
 _HEAD = re.compile(re.escape(HEADS) + r"([^.]+)\.(dense|out_proj)\.weight")
@@ -61,7 +60,7 @@ def checkpoint_from_ticket(ticket: Ticket) -> Checkpoint:
     for name, other in ticket.tied.items():
         for tensor in [n for n in tensors if n.startswith(f"{other}.masked.")]:
             tensors[name + tensor[len(other) :]] = tensors[tensor]
-    return _checkpoint(ticket, tensors, arch=ticket.config["arch"])
+    return framed(ticket, tensors, arch=ticket.config["arch"])
 
 
 @torch.no_grad()
@@ -105,7 +104,7 @@ def baked_checkpoint(ticket: Ticket, *, dtype: torch.dtype) -> Checkpoint:
     }
     for name, other in ticket.tied.items():
         tensors[f"{name}.weight"] = tensors[f"{other}.weight"]
-    return _checkpoint(ticket, tensors, arch=_model_class(ticket).stock_arch)
+    return framed(ticket, tensors, arch=_model_class(ticket).stock_arch)
 
 
 @torch.no_grad()
@@ -253,12 +252,6 @@ def _imported(ticket: Ticket, role: str) -> Tensor:
     return weight
 
 
-def ticket_kind(ticket: Ticket) -> Kind:
-    """The kind of task that a ticket's model was trained for."""
-    task = ticket.config.get("task")
-    return kind_of_task(task.get("_name") if isinstance(task, dict) else None)
-
-
 def _stock_model(ticket: Ticket) -> Tuple[nn.Module, Any]:
     """The stock model of a ticket's shape, whatever its weights."""
     task = _task(ticket)
@@ -337,64 +330,3 @@ def _weight(model: nn.Module, name: str, ticket: Ticket) -> Tensor:
             f" dictionaries ask for {tuple(weight.shape)}"
         )
     return weight.data
-
-
-def _checkpoint(ticket: Ticket, tensors: Dict[str, Tensor], *, arch: str) -> Checkpoint:
-    """A checkpoint that torch's safety check lets pass without this package."""
-    kind = ticket_kind(ticket)
-    task = {"data": "", **ticket.config["task"], **dict(kind.task_values)}
-    task["_name"] = kind.name
-    model = {**task, **ticket.config["model"], "arch": arch, "task": kind.name}
-    model["_name"] = arch
-    if arch != ticket.config["arch"]:
-        model.update(dict.fromkeys(PATHS))  # stock fairseq would read the files
-    return {
-        "args": None,
-        "cfg": {
-            "model": _attributes(**model),
-            "task": task,
-            "criterion": {
-                "_name": kind.criterion,
-                **{flag: task[flag] for flag in kind.criterion_flags if flag in task},
-                **dict(kind.criterion_values),
-            },
-            # What fairseq's Python interface reads of a checkpoint.
-            "generation": _defaults(GenerationConfig),
-            "dataset": {**_defaults(DatasetConfig), "required_batch_size_multiple": 1},
-            "tokenizer": None,
-            "bpe": None,
-        },
-        "model": tensors,
-        "optimizer_history": [
-            {
-                "criterion_name": kind.criterion_class,
-                "optimizer_name": "none",
-                "num_updates": 0,
-                "lr_scheduler_state": {"best": None},
-            }
-        ],
-        "extra_state": {
-            "epoch": 1,
-            "train_iterator": {"epoch": 1, "iterations_in_epoch": 0},
-        },
-    }
-
-
-def _defaults(section: type) -> Dict[str, Any]:
-    values = OmegaConf.to_container(OmegaConf.structured(section()), enum_to_str=True)
-    return {
-        name: value
-        for name, value in values.items()
-        if not (isinstance(value, str) and "${" in value)
-    }
-
-
-def _attributes(**values: Any) -> OrderedDict:
-    """Values to be read as attributes, for tools that expect a namespace.
-
-    A namespace would not pass torch's safety check; an ordered dictionary does, and
-    its attributes with it.
-    """
-    both = OrderedDict(values)
-    both.__dict__.update(values)
-    return both

@@ -22,7 +22,7 @@ from onelayer_lottery.models.planted import (
     decode_identity,
 )
 from onelayer_lottery.modules import IMPORTED
-from onelayer_lottery.planting import gain_of, role_of
+from onelayer_lottery.roles import gain_of, role_of
 from onelayer_lottery.tasks import (
     TRANSLATION,
     Dictionaries,

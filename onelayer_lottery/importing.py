@@ -19,7 +19,7 @@ from onelayer_lottery.embeddings import (
     read_vectors,
 )
 from onelayer_lottery.errors import LotteryError
-from onelayer_lottery.planting import random_weight, set_first_value
+from onelayer_lottery.roles import random_weight, set_first_value
 
 logger = logging.getLogger(__name__)
 

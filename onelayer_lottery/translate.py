@@ -14,8 +14,9 @@ from fairseq.hub_utils import GeneratorHubInterface
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import OmegaConf
 
-from onelayer_lottery.convert import ticket_kind, working_model
+from onelayer_lottery.convert import working_model
 from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.framing import ticket_kind
 from onelayer_lottery.subwords import build_bpe
 from onelayer_lottery.tasks import SENTENCE_PREDICTION, TRANSLATION
 from onelayer_lottery.ticket import Ticket, read_ticket

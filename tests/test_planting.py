@@ -14,8 +14,8 @@ from onelayer_lottery.planting import (
     frozen_tensors,
     masked_weights,
     plant,
-    role_of,
 )
+from onelayer_lottery.roles import role_of
 
 IWSLT = (8848, 6632)
 WMT = (41000, 41000)

@@ -20,8 +20,9 @@ import torch
 from fairseq import checkpoint_utils
 
 from onelayer_lottery.checkpoint import load_checkpoint, save_checkpoint
-from onelayer_lottery.convert import baked_checkpoint, ticket_kind
+from onelayer_lottery.convert import baked_checkpoint
 from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.framing import ticket_kind
 from onelayer_lottery.tasks import SENTENCE_PREDICTION, read_classes
 from onelayer_lottery.ticket import read_ticket
 

@@ -18,7 +18,8 @@ from onelayer_lottery.config import MaskConfig, add_mask_args, problems
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.flips import FlipRate
 from onelayer_lottery.importing import read_start
-from onelayer_lottery.planting import HEADS, plant
+from onelayer_lottery.planting import plant
+from onelayer_lottery.roles import HEADS
 
 # The identity of a model travels in its state dict as the codes of its text. fairseq's
 # EMA leaves keys with "version" in them alone; half() leaves integers alone.

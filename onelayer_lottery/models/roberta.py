@@ -20,7 +20,7 @@ from onelayer_lottery.importing import (
     import_positions,
 )
 from onelayer_lottery.models.planted import PlantedModel
-from onelayer_lottery.planting import HEADS
+from onelayer_lottery.roles import HEADS
 
 _TOKENS = "encoder.sentence_encoder.embed_tokens"
 _POSITIONS = "encoder.sentence_encoder.embed_positions"
