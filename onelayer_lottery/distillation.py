@@ -89,4 +89,4 @@ def _load(path: str, task) -> nn.Module:
             f"--teacher {path} does not fit the data; its model must be trained on data"
             " with these very dictionaries"
         ) from None
-    return teacher.requires_grad_(False).eval()
+    return teacher.eval()

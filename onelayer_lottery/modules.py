@@ -74,12 +74,12 @@ class MaskedWeight(nn.Module):
         self._num_updates = -1
 
     def forward(self) -> Tensor:
-        return scaled(self._unscaled(), self.scales)
+        return as_parameter(scaled(self._unscaled(), self.scales))
 
     def _unscaled(self) -> Tensor:
         product = self._current_product()
         if not (torch.is_grad_enabled() and self.scores.requires_grad):
-            return product
+            return product.detach()  # what is done to it stays outside
         # One for all uses of a tied weight: its gradients are summed, then passed on.
         if self._leading_to_scores is None:
             self._leading_to_scores = straight_through(
@@ -194,7 +194,7 @@ class FrozenLinear(nn.Module):
     @property
     def weight(self) -> Tensor:
         """The weight (out, in)."""
-        return self.frozen.weight
+        return as_parameter(self.frozen.weight.detach())
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias)
@@ -241,6 +241,15 @@ def masked_weight(
     frozen = frozen_weight(seed, role, shape=shape, init=init, keep=keep, fan=fan)
     scores = draw_scores(seed, role, shape)
     return MaskedWeight(Frozen(frozen), scores, keep=keep, anneal=anneal)
+
+
+def as_parameter(weight: Tensor) -> Tensor:
+    """Let a weight without a gradient pass for a stock parameter in evaluation.
+
+    torch multiplies a batch matrix by matrix by what wants no gradient, which is slower
+    and rounds differently; a stock parameter wants one, also where none is computed.
+    """
+    return weight if torch.is_grad_enabled() else weight.requires_grad_()
 
 
 def scaled(weight: Tensor, scales: Iterable[Tensor]) -> Tensor:

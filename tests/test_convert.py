@@ -113,7 +113,7 @@ def test_a_baked_checkpoint_loads_strictly_into_the_stock_model(case):
     assert state["cfg"]["model"]["arch"] == "transformer"
     plain = {k: v for k, v in flags.items() if not k.startswith("mask")}
     plain.setdefault("share_decoder_input_output_embed", True)
-    stock = build_tiny("transformer", task, **plain).requires_grad_(False)
+    stock = build_tiny("transformer", task, **plain)
     expected = set(stock.state_dict()) - fast_path_names(stock)
     assert set(state["model"]) == expected
     stock.load_state_dict(state["model"], strict=True)

@@ -11,7 +11,13 @@ from torch import nn
 from onelayer_lottery import MaskedEmbedding, MaskedLinear, masked_weight, top_k_mask
 from onelayer_lottery import modules as modules_module
 from onelayer_lottery.mask import _StraightThrough, write_masked
-from onelayer_lottery.modules import Frozen, MaskedWeight, draw_scores, first_scales
+from onelayer_lottery.modules import (
+    Frozen,
+    FrozenLinear,
+    MaskedWeight,
+    draw_scores,
+    first_scales,
+)
 
 
 def linear(keep=0.5, out_features=6, in_features=8):
@@ -223,3 +229,23 @@ def test_keep_one_is_the_dense_layer():
 def test_torchscript_is_refused_with_a_reason():
     with pytest.raises(TypeError, match="cannot be compiled by TorchScript"):
         torch.jit.script(linear())
+
+
+@pytest.mark.parametrize("layer", [MaskedLinear, FrozenLinear])
+def test_in_evaluation_a_weight_multiplies_like_a_stock_parameter(layer):
+    masked = masked_weight((7, 5), keep=1.0)
+    ours = layer(masked if layer is MaskedLinear else masked.frozen).eval()
+    stock = nn.Linear(5, 7, bias=False)
+    x = torch.randn(3, 4, 5).transpose(0, 1)  # as a decoder has it: not contiguous
+    with torch.no_grad():
+        stock.weight.copy_(ours.weight)
+        assert torch.equal(ours(x), stock(x))
+        assert ours.weight.requires_grad
+
+
+def test_a_model_without_gradients_gives_none_to_the_weight():
+    ours = MaskedLinear(masked_weight((7, 5))).eval()
+    with torch.no_grad():
+        ours(torch.ones(1, 5))  # the product is kept from here
+    ours.requires_grad_(False)
+    assert not ours(torch.ones(1, 5)).requires_grad
