@@ -94,8 +94,10 @@ def test_flags_are_refused_with_a_sentence(fairseq):
 
 def test_hydra_trains_a_masked_reservoir_from_a_yaml_file(fairseq):
     arch = "transformer_reservoir_tiny\n  reservoir_mask: all"
-    hydra_train(fairseq, HYDRA.replace("transformer_onelayer_random_tiny", arch))
-    done = fairseq.generate("data-bin", "hydra/checkpoint_last.pt")
+    own = str(fairseq.folder / "hydra-reservoir")
+    text = HYDRA.replace("transformer_onelayer_random_tiny", arch).replace("SAVE", own)
+    hydra_train(fairseq, text)
+    done = fairseq.generate("data-bin", "hydra-reservoir/checkpoint_last.pt")
     assert len(done.lines("H")) == SPLITS["test"]
     assert "reservoir layers:encoder:1/decoder:1|type:transformer" in done.log
     assert "|keep:0.3|" in done.log
