@@ -18,6 +18,7 @@ import json
 import sys
 import time
 import warnings
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any, Dict, List
@@ -109,7 +110,7 @@ def build_trainer(run: Run, data: Path) -> Trainer:
 def training_batches(trainer: Trainer, count: int = 20) -> List[Any]:
     """Some batches of the training data, as a training gets them."""
     batches = iter(trainer.get_train_iterator(1).next_epoch_itr(shuffle=True))
-    return [next(batches) for _ in range(count)]
+    return list(islice(batches, count))  # a small corpus has fewer
 
 
 if __name__ == "__main__":
