@@ -22,7 +22,8 @@ from fairseq.trainer import Trainer
 from torch import Tensor, nn
 
 from onelayer_lottery.mask import kept_count, straight_through
-from onelayer_lottery.models.transformer import SHAPES, Shape
+from onelayer_lottery.models.shapes import Shape
+from onelayer_lottery.models.transformer import SHAPES
 from onelayer_lottery.modules import MaskedWeight
 
 # Number of symbols, source and target: IWSLT14's, and WMT14's as assumed.

@@ -31,7 +31,7 @@ def _as_flag(name: str, value: Any) -> str:
     return f"--{name.replace('_', '-')} {value}"
 
 
-def _flag(default: Any, meaning: str) -> Any:
+def flag_field(default: Any, meaning: str) -> Any:
     return field(default=default, metadata={"help": f"{meaning} (default: {default})"})
 
 
@@ -39,78 +39,78 @@ def _flag(default: Any, meaning: str) -> Any:
 class MaskConfig(FairseqDataclass):
     """The flags of a masked model, named as on the command line."""
 
-    mask_preset: ChoiceEnum(tuple(PRESETS)) = _flag(
+    mask_preset: ChoiceEnum(tuple(PRESETS)) = flag_field(
         "paper",
         "the paper's method, or the best found since: "
         + " ".join(_as_flag(name, value) for name, value in PRESETS["best"].items())
         + "; a flag that is given as well wins",
     )
-    mask_keep: float = _flag(
+    mask_keep: float = flag_field(
         0.5, "fraction of the weights of each tensor that its mask keeps, in (0, 1]"
     )
-    mask_seed: int = _flag(
+    mask_seed: int = flag_field(
         1,
         "seed of the frozen weights and of the first scores; --seed does not touch"
         " them",
     )
-    mask_init: ChoiceEnum(INITS) = _flag(
+    mask_init: ChoiceEnum(INITS) = flag_field(
         "kaiming-uniform", "distribution of the frozen weights, attention included"
     )
-    mask_fan: ChoiceEnum(FANS) = _flag(
+    mask_fan: ChoiceEnum(FANS) = flag_field(
         "kept",
         "scale of the frozen weights: for the inputs that the mask keeps"
         " (times sqrt(1/keep), as in the paper), or for the full number of inputs",
     )
-    mask_gain: float = _flag(
+    mask_gain: float = flag_field(
         1.0,
         "factor on the frozen weights inside layers, not on embeddings; 0.5 learned"
         " much faster in the demo",
     )
-    mask_share: ChoiceEnum(SHARES) = _flag(
+    mask_share: ChoiceEnum(SHARES) = flag_field(
         "layers",
         "one frozen layer for all layers of a stack, or none shared: each"
         " layer its own",
     )
-    mask_train: str = _flag(
+    mask_train: str = flag_field(
         "none",
         "what is trained densely besides the scores: a comma-separated list of "
         + ", ".join(TRAINABLE)
         + ", or none",
     )
-    mask_scale: ChoiceEnum(SCALES) = _flag(
+    mask_scale: ChoiceEnum(SCALES) = flag_field(
         "none",
         "learned factors on the masked weights: none, one for each tensor, for each row"
         " (output), or for each row and each column",
     )
-    mask_anneal: float = _flag(
+    mask_anneal: float = flag_field(
         0.0,
         "part of --max-update, in [0, 1], during which the mask goes from soft (weights"
         " kept in part) to hard; checkpoints and validation always have the hard one",
     )
-    mask_start: str = _flag(
+    mask_start: str = flag_field(
         "",
         "checkpoint of a trained dense model of this shape and these dictionaries, from"
         " which the masks start",
     )
-    mask_embed: ChoiceEnum(EMBEDS) = _flag(
+    mask_embed: ChoiceEnum(EMBEDS) = flag_field(
         "masked",
         "imported embeddings are masked like all else (the paper's setting), or dense:"
         " used whole",
     )
-    embed_path_side: ChoiceEnum(EMBED_SIDES) = _flag(
+    embed_path_side: ChoiceEnum(EMBED_SIDES) = flag_field(
         "own",
         "which embeddings of a checkpoint --encoder-embed-path and --decoder-embed-path"
         " take: those of their own side, or of this one",
     )
-    embed_dict: str = _flag(
+    embed_dict: str = flag_field(
         "",
         "dictionary of the imported embeddings, if it is not beside their checkpoint;"
         " two, for encoder and decoder, are separated by a comma",
     )
-    embed_missing: float = _flag(
+    embed_missing: float = flag_field(
         0.05, "largest fraction of the task's symbols that imported embeddings may lack"
     )
-    trust_checkpoint: bool = _flag(
+    trust_checkpoint: bool = flag_field(
         False, "import embeddings also from a checkpoint that may run code when read"
     )
 

@@ -16,7 +16,7 @@ layers, so that planting freezes or masks them like any other.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Optional
 
 import torch
 import torch.nn.functional as F
@@ -80,17 +80,13 @@ class _Reservoir(nn.Module):
     """The residual path and the norm around ``inner``; x is (time, batch, width)."""
 
     load_to_BT = False  # fairseq 0.12.2 asks the first layer for its fast path
+    inner: Callable[[Tensor, Optional[Tensor], Optional[_State]], Tensor]
 
     def __init__(self, stock: nn.Module):
         super().__init__()
         self.normalize_before = stock.normalize_before
         self.dropout_module = stock.dropout_module
         self.final_layer_norm = stock.final_layer_norm
-
-    def inner(
-        self, x: Tensor, padding: Optional[Tensor], state: Optional[_State]
-    ) -> Tensor:
-        raise NotImplementedError
 
     def residual(
         self, x: Tensor, padding: Optional[Tensor], state: Optional[_State] = None

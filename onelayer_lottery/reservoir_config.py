@@ -1,12 +1,12 @@
 """Every flag of reservoir models: its meaning, its default, its validation."""
 
 # No "from __future__ import annotations" here: fairseq reads the types at run time.
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Tuple
 
 from fairseq.dataclass import ChoiceEnum
 
-from onelayer_lottery.config import MaskConfig, problems
+from onelayer_lottery.config import MaskConfig, flag_field, problems
 
 TYPES = ("transformer", "ffn", "bigru", "cnn")
 BACKWARDS = ("exact", "skip")
@@ -17,10 +17,6 @@ _OF_MASKS = ("keep", "fan", "train", "scale", "anneal", "preset")
 _NOT_HERE = ("start", "embed")
 
 
-def _flag(default: Any, meaning: str) -> Any:
-    return field(default=default, metadata={"help": f"{meaning} (default: {default})"})
-
-
 class LayersError(ValueError):
     """--reservoir-layers cannot be understood; the sentence says why."""
 
@@ -29,22 +25,22 @@ class LayersError(ValueError):
 class ReservoirConfig(MaskConfig):
     """The flags of a model some of whose layers stay random."""
 
-    reservoir_layers: str = _flag(
+    reservoir_layers: str = flag_field(
         ALTERNATING,
         "layers that stay random, counted from 0: encoder:1,3/decoder:2; a side's"
         " alternating are its layers 1, 3, 5, ..., alone it means both sides; none",
     )
-    reservoir_type: ChoiceEnum(TYPES) = _flag(
+    reservoir_type: ChoiceEnum(TYPES) = flag_field(
         "transformer",
         "what such a layer is: a stock layer, a feed-forward block without attention, a"
         " GRU in both directions, or a convolution",
     )
-    reservoir_backward: ChoiceEnum(BACKWARDS) = _flag(
+    reservoir_backward: ChoiceEnum(BACKWARDS) = flag_field(
         "exact",
         "the gradient goes through such a layer, or skips it: it passes unchanged, and"
         " no backward computation runs in the layer",
     )
-    reservoir_mask: str = _flag(
+    reservoir_mask: str = flag_field(
         "none",
         "which of these layers get learned masks, as --mask-keep and its like say: all,"
         " none, or some, named as in --reservoir-layers",

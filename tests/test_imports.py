@@ -31,14 +31,16 @@ ALLOWED = {
     "models.planted": {
         *("compat", "config", "errors", "flips", "importing", "planting", "roles"),
     },
+    "models.shapes": {"compat", "config"},
     "models.transformer": {
-        *("compat", "config", "embeddings", "importing", "models.planted"),
+        *("embeddings", "importing", "models.planted", "models.shapes"),
     },
     "models.roberta": {
-        *("compat", "config", "importing", "models.planted", "roles"),
+        *("importing", "models.planted", "models.shapes", "roles"),
     },
     "models.reservoir": {
-        *("frozen", "models", "models.planted", "planting", "reservoir_config"),
+        *("frozen", "models", "models.planted", "models.shapes", "planting"),
+        "reservoir_config",
     },
     "checkpoint": {"compat", "errors", "files"},
     "average": {"checkpoint", "errors"},

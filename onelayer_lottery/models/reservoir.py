@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from onelayer_lottery.frozen import digest
 from onelayer_lottery.models import roberta, transformer
 from onelayer_lottery.models.planted import DIGEST_KEY, PlantedModel
+from onelayer_lottery.models.shapes import register_shape
 from onelayer_lottery.planting import frozen_tensors, plant_reservoirs
 from onelayer_lottery.reservoir_config import (
     ReservoirConfig,
@@ -105,7 +106,7 @@ for _family, _model, _names in (
     (roberta, "roberta_reservoir", ("tiny", "base")),
 ):
     for _name in _names:
-        _family.register_shape(
+        register_shape(
             _model,
             f"{_model}_{_name}",
             _family.SHAPES[_name],

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import ClassVar
 
-from fairseq.models import (
-    MODEL_REGISTRY,
-    register_model,
-    register_model_architecture,
-)
+from fairseq.models import register_model
 from fairseq.models.roberta import RobertaModel
 from fairseq.models.roberta.model import base_architecture
 
-from onelayer_lottery.compat import plain_namespace
-from onelayer_lottery.config import fill_mask_defaults
 from onelayer_lottery.importing import (
     EmbeddingRequest,
     import_embeddings,
     import_positions,
 )
 from onelayer_lottery.models.planted import PlantedModel
+from onelayer_lottery.models.shapes import Shape, register_shape
 from onelayer_lottery.roles import HEADS
 
 _TOKENS = "encoder.sentence_encoder.embed_tokens"
@@ -31,6 +26,9 @@ class OnelayerRandomRoberta(PlantedModel, RobertaModel):
     """The stock RoBERTa with frozen random weights under learned masks."""
 
     stock_arch = "roberta_base"
+    stock_architecture = staticmethod(base_architecture)
+    stock_flags: ClassVar = {"encoder_embed_path": None}
+    sides = ("encoder",)
 
     @classmethod
     def add_args(cls, parser) -> None:
@@ -90,40 +88,11 @@ class OnelayerRandomRoberta(PlantedModel, RobertaModel):
             state_dict.pop(key, None)
 
 
-class Shape(NamedTuple):
-    width: int
-    ffn: int
-    heads: int
-    layers: int
-
-
 SHAPES = {
     "tiny": Shape(128, 256, 4, 3),
     "base": Shape(768, 3072, 12, 12),
     "large": Shape(1024, 4096, 16, 24),
 }
-
-
-def register_shape(model: str, name: str, shape: Shape, **defaults: Any) -> None:
-    """Register an architecture of a model; ``defaults`` are of its mask flags."""
-
-    def architecture(args: Any) -> None:
-        given = plain_namespace(args)
-        for flag, default in (
-            ("encoder_embed_dim", shape.width),
-            ("encoder_ffn_embed_dim", shape.ffn),
-            ("encoder_attention_heads", shape.heads),
-            ("encoder_layers", shape.layers),
-            ("encoder_embed_path", None),
-        ):
-            setattr(given, flag, getattr(given, flag, default))
-        config = MODEL_REGISTRY[model].config_class
-        fill_mask_defaults(given, config, **defaults)
-        base_architecture(given)
-        for flag, value in vars(given).items():
-            setattr(args, flag, value)
-
-    register_model_architecture(model, name)(architecture)
 
 
 _MODEL = "roberta_onelayer_random"

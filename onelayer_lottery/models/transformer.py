@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import ClassVar
 
-from fairseq.models import (
-    MODEL_REGISTRY,
-    register_model,
-    register_model_architecture,
-)
+from fairseq.models import register_model
 from fairseq.models.transformer import TransformerModel, base_architecture
 
-from onelayer_lottery.compat import plain_namespace
-from onelayer_lottery.config import fill_mask_defaults
 from onelayer_lottery.embeddings import SIDES
 from onelayer_lottery.importing import EmbeddingRequest, import_embeddings
 from onelayer_lottery.models.planted import PlantedModel
+from onelayer_lottery.models.shapes import Shape, register_shape
 
 
 @register_model("transformer_onelayer_random")
@@ -23,6 +18,10 @@ class OnelayerRandomTransformer(PlantedModel, TransformerModel):
     """The stock Transformer with frozen random weights under learned masks."""
 
     stock_arch = "transformer"
+    stock_architecture = staticmethod(base_architecture)
+    # From a YAML file, fairseq 0.12.2 would find None in base_layers, and compare.
+    stock_flags: ClassVar = {"share_decoder_input_output_embed": True, "base_layers": 0}
+    sides = SIDES
 
     @classmethod
     def build_embedding(cls, args, dictionary, embed_dim, path=None):
@@ -51,13 +50,6 @@ class OnelayerRandomTransformer(PlantedModel, TransformerModel):
         return found
 
 
-class Shape(NamedTuple):
-    width: int
-    ffn: int
-    heads: int
-    layers: int  # of the encoder, and as many of the decoder
-
-
 SHAPES = {
     "tiny": Shape(128, 256, 4, 3),
     "small": Shape(512, 1024, 4, 6),
@@ -67,37 +59,6 @@ SHAPES = {
     "wider": Shape(1024, 4096, 16, 6),
     "deeper": Shape(512, 2048, 8, 12),
 }
-
-
-def register_shape(model: str, name: str, shape: Shape, **defaults: Any) -> None:
-    """Register an architecture of a model; ``defaults`` are of its mask flags."""
-
-    def architecture(args: Any) -> None:
-        sides = {
-            f"{side}_{field}": value
-            for side in ("encoder", "decoder")
-            for field, value in (
-                ("embed_dim", shape.width),
-                ("ffn_embed_dim", shape.ffn),
-                ("attention_heads", shape.heads),
-                ("layers", shape.layers),
-            )
-        }
-        given = plain_namespace(args)
-        for flag, default in {
-            **sides,
-            "share_decoder_input_output_embed": True,
-        }.items():
-            setattr(given, flag, getattr(given, flag, default))
-        # From a YAML file, fairseq 0.12.2 would find None and compare it with 0.
-        given.base_layers = getattr(given, "base_layers", 0)
-        config = MODEL_REGISTRY[model].config_class
-        fill_mask_defaults(given, config, **defaults)
-        base_architecture(given)
-        for flag, value in vars(given).items():
-            setattr(args, flag, value)
-
-    register_model_architecture(model, name)(architecture)
 
 
 _MODEL = "transformer_onelayer_random"
