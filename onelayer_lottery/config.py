@@ -10,6 +10,7 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 
 from onelayer_lottery.frozen import FANS, INITS, STREAM_VERSION
 
+METHODS = ("topk", "signed")
 SHARES = ("layers", "none")
 SCALES = ("none", "tensor", "row", "row-column")
 TRAINABLE = ("norm", "bias", "positions", "embed", "head")
@@ -44,6 +45,11 @@ class MaskConfig(FairseqDataclass):
         "the paper's method, or the best found since: "
         + " ".join(_as_flag(name, value) for name, value in PRESETS["best"].items())
         + "; a flag that is given as well wins",
+    )
+    mask_method: ChoiceEnum(METHODS) = flag_field(
+        "topk",
+        "what a mask does: it keeps the weights of the largest scores and drops all"
+        " others, or (signed) also turns the sign of those whose score is negative",
     )
     mask_keep: float = flag_field(
         0.5, "fraction of the weights of each tensor that its mask keeps, in (0, 1]"
@@ -119,6 +125,11 @@ class MaskConfig(FairseqDataclass):
         """The kinds of parameters that are trained densely."""
         return frozenset(_names(self.mask_train)) - {"none"}
 
+    @property
+    def signed(self) -> bool:
+        """Whether masks turn weights too."""
+        return str(self.mask_method) == "signed"
+
     def identity(self) -> Dict[str, str]:
         """What a checkpoint must agree in, by flag."""
         # A YAML file may have 1 where the command line has 1.0.
@@ -127,11 +138,15 @@ class MaskConfig(FairseqDataclass):
             f"--mask-{name}": str(exact.get(name, str)(getattr(self, f"mask_{name}")))
             for name in _IDENTITY
         }
+        if self.signed:
+            values["--mask-method"] = "signed"
         return {**values, "stream": str(STREAM_VERSION)}
 
     def signature(self) -> str:
         """One line that names everything that decides the model's frozen part."""
         parts = [f"{name}:{getattr(self, f'mask_{name}')}" for name in _IDENTITY]
+        if self.signed:
+            parts.append("method:signed")
         return "|".join([*parts, f"train:{self.mask_train}"])
 
 
@@ -252,6 +267,7 @@ def _value_problems(config: MaskConfig):
         yield f"--embed-missing is {config.embed_missing}; give a fraction in [0, 1]"
     for name, choices in (
         ("mask_preset", tuple(PRESETS)),
+        ("mask_method", METHODS),
         ("mask_init", INITS),
         ("mask_fan", FANS),
         ("mask_share", SHARES),

@@ -48,8 +48,9 @@ def checkpoint_from_ticket(ticket: Ticket) -> Checkpoint:
         if ticket.frozen[masked.role].values is not None:
             tensors[name + FROZEN] = _imported(ticket, masked.role)
         bound = 1 / math.sqrt(masked.mask.shape[1])
-        scores = torch.from_numpy(masked.mask).half().add_(0.5).mul_(bound / 2)
-        tensors[name + SCORES] = scores
+        factors = torch.from_numpy(masked.factors()).half()
+        scores = factors.abs().add_(0.5).mul_(bound / 2)
+        tensors[name + SCORES] = scores.copysign_(factors.add_(0.5))
     tensors.update(
         {
             name: torch.from_numpy(scale)
@@ -126,9 +127,9 @@ def baked_model(ticket: Ticket) -> Tuple[nn.Module, Any]:
         layers_of[masked.role].append(name)
     for role, frozen in effective_frozen(ticket):
         for name in layers_of[role]:
-            mask = torch.from_numpy(ticket.masks[name].mask)
+            factors = torch.from_numpy(ticket.masks[name].factors())
             weight = _weight(model, name, ticket)
-            torch.mul(frozen, mask, out=weight)
+            torch.mul(frozen, factors, out=weight)
             weight.copy_(scaled(weight, _scales(ticket, name)))
     aside, first = fast_path_names(model), _first_names(model)
     for name, other in ticket.tied.items():
@@ -255,6 +256,7 @@ def _imported(ticket: Ticket, role: str) -> Tensor:
 
 def _stock_model(ticket: Ticket) -> Tuple[nn.Module, Any]:
     """The stock model of a ticket's shape, whatever its weights."""
+    _check_signs(ticket)
     task = _task(ticket)
     arch = _model_class(ticket).stock_arch
     flags = {**ticket.config["model"], **dict.fromkeys(PATHS)}
@@ -263,6 +265,16 @@ def _stock_model(ticket: Ticket) -> Tuple[nn.Module, Any]:
     model = ARCH_MODEL_REGISTRY[arch].build_model(arguments, task)
     _add_heads(model, ticket)
     return model, task
+
+
+def _check_signs(ticket: Ticket) -> None:
+    method = str(ticket.config["model"].get("mask_method", "topk"))
+    for name, masked in ticket.masks.items():
+        if (masked.signs is not None) != (method == "signed"):
+            there = "no signs" if masked.signs is None else "signs"
+            raise TicketError(
+                f"the ticket has {there} for {name}, but its --mask-method is {method}"
+            )
 
 
 def _add_heads(model: nn.Module, ticket: Ticket) -> None:

@@ -104,7 +104,8 @@ def ticket_from_checkpoint(
             ticket.frozen[role] = _frozen_tensor(
                 name, tuple(tensor.shape), role=role, config=config, padding=padding
             )
-        ticket.masks[name] = MaskedTensor(role, mask.numpy())
+        signs = torch.signbit(tensor[mask]).numpy() if config.signed else None
+        ticket.masks[name] = MaskedTensor(role, mask.numpy(), signs)
     return ticket
 
 

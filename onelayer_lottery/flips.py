@@ -32,7 +32,7 @@ class FlipRate:
         before, self._before = self._before, []
         if not (before and follows):
             return None
-        turned = sum((a ^ b).sum() for a, b in zip(before, _masks(model)))
+        turned = sum((a != b).sum() for a, b in zip(before, _masks(model)))
         return float(turned) / sum(mask.numel() for mask in before)
 
 

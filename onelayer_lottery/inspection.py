@@ -90,19 +90,22 @@ def format_inspection(report: Dict[str, Any]) -> str:
 
 
 def _role(ticket: Ticket, role: str, stored: Dict[str, int]) -> Dict[str, Any]:
-    masks = {
-        n: masked.mask for n, masked in ticket.masks.items() if masked.role == role
-    }
+    masks = [
+        (name, masked.mask, masked.signs)
+        for name, masked in ticket.masks.items()
+        if masked.role == role
+    ]
     return {
         "shape": list(ticket.frozen[role].shape),
         "layers": len(masks),
         "positions": int(np.prod(ticket.frozen[role].shape)),
-        "kept": sum(int(mask.sum()) for mask in masks.values()),
+        "kept": sum(int(mask.sum()) for _, mask, _ in masks),
         "mask_bytes": sum(
             stored.get(f"mask/{name}", -(-mask.size // 8))
-            for name, mask in masks.items()
+            + (0 if signs is None else -(-signs.size // 8))
+            for name, mask, signs in masks
         ),
-        "overlap": _overlap(list(masks.values())),
+        "overlap": _overlap([mask for _, mask, _ in masks]),
     }
 
 
@@ -121,7 +124,8 @@ def _signature(ticket: Ticket) -> str:
         own = [f"{name}:{flags.get(f'reservoir_{name}')}" for name in names]
         drawn = f"seed:{ticket.seed}|init:{ticket.init}|gain:{flags.get('mask_gain')}"
         return f"reservoir {'|'.join(own)}|{drawn}|share:{flags.get('mask_share')}"
+    method = "|method:signed" if flags.get("mask_method") == "signed" else ""
     return (
         f"keep:{ticket.keep}|seed:{ticket.seed}|init:{ticket.init}|fan:{ticket.fan}"
-        f"|share:{ticket.config['model'].get('mask_share')}"
+        f"|share:{flags.get('mask_share')}{method}"
     )

@@ -75,6 +75,11 @@ def write_masked(
     return threshold
 
 
+def turned(frozen: Tensor, scores: Tensor) -> Tensor:
+    """The frozen weights, turned where the sign bit of their score is set."""
+    return frozen * torch.copysign(frozen.new_ones(()), scores)
+
+
 def soften(product: Tensor, scores: Tensor, frozen: Tensor, softness: float) -> None:
     """Mix a masked product, in place, with one under a soft mask.
 
@@ -87,25 +92,32 @@ def soften(product: Tensor, scores: Tensor, frozen: Tensor, softness: float) -> 
     product.lerp_(soft, softness)
 
 
-def straight_through(scores: Tensor, frozen: Tensor, effective: Tensor) -> Tensor:
+def straight_through(
+    scores: Tensor, frozen: Tensor, effective: Tensor, *, signed: bool = False
+) -> Tensor:
     """Return ``effective`` = frozen * mask so that its gradient reaches the scores.
 
-    The mask is taken for the identity: dL/dscores = dL/dW * frozen * sign(scores).
+    The mask is taken for the magnitude of the scores, or if it is signed for the scores
+    themselves: dL/dscores = dL/dW * frozen * sign(scores), or without the sign.
     """
-    return _StraightThrough.apply(scores, frozen, effective)
+    return _StraightThrough.apply(scores, frozen, effective, signed)
 
 
 class _StraightThrough(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, scores: Tensor, frozen: Tensor, effective: Tensor) -> Tensor:
+    def forward(
+        ctx, scores: Tensor, frozen: Tensor, effective: Tensor, signed: bool
+    ) -> Tensor:
         # Not save_for_backward: the result may serve several backward passes.
-        ctx.scores, ctx.frozen = scores.detach(), frozen
+        ctx.scores, ctx.frozen, ctx.signed = scores.detach(), frozen, signed
         return effective.detach()
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad: Tensor):
         scores, frozen = ctx.scores, ctx.frozen
+        if ctx.signed:
+            return grad * frozen, None, None, None
         slope = torch.empty_like(scores)
         if _plain(grad, frozen, scores):
             arrays = (t.view(-1).numpy() for t in (grad, frozen, scores, slope))
@@ -115,7 +127,7 @@ class _StraightThrough(torch.autograd.Function):
             bits = _BITS[slope.dtype]
             signs = scores.view(bits) & torch.iinfo(bits).min
             slope.view(bits).bitwise_xor_(signs)
-        return slope, None, None
+        return slope, None, None, None
 
 
 def _plain(*tensors: Tensor) -> bool:

@@ -10,7 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from onelayer_lottery.frozen import frozen_weight, uniform
-from onelayer_lottery.mask import soften, straight_through, top_k_mask, write_masked
+from onelayer_lottery.mask import (
+    soften,
+    straight_through,
+    top_k_mask,
+    turned,
+    write_masked,
+)
 
 IMPORTED = "imported_version"  # name of an imported tensor in a state dict
 
@@ -39,9 +45,10 @@ class Frozen(nn.Module):
 class MaskedWeight(nn.Module):
     """W = frozen * M, M = top-k(|S|): a weight of which only the scores S are learned.
 
-    It may have learned scales too: tensors that broadcast to W, by which it is
-    multiplied. In the first ``anneal`` updates of a training the mask is soft, less
-    and less; in evaluation it never is.
+    If it is signed, the sign of a kept weight is turned where its score is negative. It
+    may have learned scales too: tensors that broadcast to W, by which it is multiplied.
+    In the first ``anneal`` updates of a training the mask is soft, less and less; in
+    evaluation it never is.
 
     The product is computed once and kept until the scores change: another number of
     updates from the trainer, a change between training and evaluation, conversion, and
@@ -58,6 +65,7 @@ class MaskedWeight(nn.Module):
         keep: float,
         scales: Iterable[Tensor] = (),
         anneal: int = 0,
+        signed: bool = False,
     ):
         super().__init__()
         self.frozen = frozen
@@ -66,6 +74,7 @@ class MaskedWeight(nn.Module):
         self.scales = nn.ParameterList(map(nn.Parameter, scales))
         self.keep = keep
         self.anneal = anneal
+        self.signed = signed
         self._product: Optional[Tensor] = None  # a buffer, written anew when stale
         self._stale = True
         self._leading_to_scores: Optional[Tensor] = None  # the product, for autograd
@@ -83,13 +92,14 @@ class MaskedWeight(nn.Module):
         # One for all uses of a tied weight: its gradients are summed, then passed on.
         if self._leading_to_scores is None:
             self._leading_to_scores = straight_through(
-                self.scores, self.frozen.weight, product
+                self.scores, self.frozen.weight, product, signed=self.signed
             )
         return self._leading_to_scores
 
     def mask(self) -> Tensor:
-        """The positions that are kept now, as booleans."""
-        return top_k_mask(self.scores, self.keep)
+        """The positions that are kept now, as booleans; if signed, as -1, 0 and 1."""
+        kept = top_k_mask(self.scores, self.keep)
+        return turned(kept.char(), self.scores).char() if self.signed else kept
 
     def set_num_updates(self, num_updates: int) -> None:
         """Forget the product after an update; fairseq tells its number at every batch.
@@ -110,6 +120,8 @@ class MaskedWeight(nn.Module):
             frozen = self.frozen.weight
             # Not an inference tensor: a later pass may need its gradient.
             with torch.inference_mode(False), torch.no_grad():
+                if self.signed:
+                    frozen = turned(frozen, self.scores)
                 if self._product is None:
                     self._product = torch.empty_like(frozen)
                 self._threshold = write_masked(
@@ -233,6 +245,7 @@ def masked_weight(
     init: str = "kaiming-uniform",
     fan: str = "kept",
     anneal: int = 0,
+    signed: bool = False,
 ) -> MaskedWeight:
     """Make a masked weight of its own, for use in any torch model.
 
@@ -240,7 +253,7 @@ def masked_weight(
     """
     frozen = frozen_weight(seed, role, shape=shape, init=init, keep=keep, fan=fan)
     scores = draw_scores(seed, role, shape)
-    return MaskedWeight(Frozen(frozen), scores, keep=keep, anneal=anneal)
+    return MaskedWeight(Frozen(frozen), scores, keep=keep, anneal=anneal, signed=signed)
 
 
 def as_parameter(weight: Tensor) -> Tensor:

@@ -272,17 +272,24 @@ class _Planter:
                     f" {stock.numel()} weights of {name}; give a larger fraction"
                 )
             shape, keep = tuple(stock.shape), self.config.mask_keep
-            frozen = self._frozen(name, layer)
+            frozen, signed = self._frozen(name, layer), self.config.signed
             scales = first_scales(shape, str(self.config.mask_scale))
             trained = self.start.get(f"{name}.weight")
             if _fits(trained, stock):
-                scores = fit(trained, frozen.weight, keep=keep, scales=scales)
+                scores = fit(
+                    trained, frozen.weight, keep=keep, scales=scales, signed=signed
+                )
             else:
                 # In the memory of the stock weight, which is not needed any more.
                 out = stock.detach()
                 scores = draw_scores(self.config.mask_seed, name, shape, out=out)
             self.masked[stock] = MaskedWeight(
-                frozen, scores, keep=keep, scales=scales, anneal=self.anneal
+                frozen,
+                scores,
+                keep=keep,
+                scales=scales,
+                anneal=self.anneal,
+                signed=signed,
             )
         return self.masked[stock]
 

@@ -18,7 +18,7 @@ from typing import Any, Dict, Iterator, Optional, Tuple
 
 import numpy as np
 
-from onelayer_lottery.bits import CODINGS, decode_mask, encode_mask
+from onelayer_lottery.bits import CODINGS, decode_mask, encode_mask, pack, unpack
 from onelayer_lottery.container import (
     DIGEST,
     Container,
@@ -63,6 +63,14 @@ class MaskedTensor:
 
     role: str
     mask: np.ndarray  # bool, shape of the frozen tensor
+    signs: Optional[np.ndarray] = None  # bool, of each kept position: weight is turned
+
+    def factors(self) -> np.ndarray:
+        """What each frozen weight is multiplied by: 0, 1 or -1."""
+        found = self.mask.astype(np.int8)
+        if self.signs is not None:
+            found[self.mask] -= 2 * self.signs.astype(np.int8)
+        return found
 
 
 @dataclass
@@ -178,6 +186,12 @@ def _coded_masks(ticket: Ticket) -> Tuple[Dict[str, Any], Dict[str, np.ndarray]]
         )
         coding, payloads[f"mask/{layer}"] = encode_mask(mask)
         kept = int(np.count_nonzero(mask))
+        if masked.signs is not None:
+            require(
+                masked.signs.dtype == bool and masked.signs.shape == (kept,),
+                f"the signs of {quote(layer)} are not one bool for each kept position",
+            )
+            payloads[f"signs/{layer}"] = pack(masked.signs)
         table[layer] = {"role": masked.role, "kept": kept, "coding": coding}
     return table, payloads
 
@@ -292,13 +306,14 @@ def _masks(
             kept == expected,
             f"the {what} keeps {kept} of {size}; keep {keep} means {expected}",
         )
-        name = f"mask/{layer}"
-        coded = np.frombuffer(_bytes(payloads.pop(name, None), name), np.uint8)
+        coded, signs = _codes(payloads, f"mask/{layer}"), None
         try:
-            mask = decode_mask(coding, coded, size=size, kept=kept)
+            mask = decode_mask(coding, coded, size=size, kept=kept).reshape(shape)
+            if f"signs/{layer}" in payloads:
+                signs = unpack(_codes(payloads, f"signs/{layer}"), kept)
         except ValueError as error:
             raise Refusal(f"the {what} is damaged: {error}") from None
-        masks[layer] = MaskedTensor(role, mask.reshape(shape))
+        masks[layer] = MaskedTensor(role, mask, signs)
     require(not idle, f"the frozen tensor {quote(min(idle, default=0))} has no mask")
     return masks
 
@@ -318,6 +333,10 @@ def _take_values(
                 f"payload {quote(name)} does not hold one value for each kept position"
                 " of one mask",
             )
+
+
+def _codes(payloads: Dict[str, np.ndarray], name: str) -> np.ndarray:
+    return np.frombuffer(_bytes(payloads.pop(name, None), name), np.uint8)
 
 
 def _bytes(array: Optional[np.ndarray], name: str) -> bytes:

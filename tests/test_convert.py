@@ -66,6 +66,7 @@ VARIANTS = {
     "untied": {"share_decoder_input_output_embed": False},
     "all shared": {"share_all_embeddings": True},
     "scales": {"mask_scale": "row-column"},
+    "signed": {"mask_method": "signed", "mask_keep": 0.6, "mask_scale": "row"},
     "scales of tied embeddings": {"mask_scale": "row", "share_all_embeddings": True},
 }
 
@@ -123,6 +124,16 @@ def test_a_baked_checkpoint_loads_strictly_into_the_stock_model(case):
     sample = batch(target=30)
     with torch.no_grad():
         assert torch.equal(model(**sample)[0], stock(**sample)[0])
+
+
+def test_signs_without_the_method_are_refused():
+    task = translation_task()
+    state = checkpoint_of(trained_model(task, mask_method="signed"))
+    ticket = ticket_from_checkpoint(state, dictionaries=dictionaries_of(task))
+    ticket.config["model"]["mask_method"] = "topk"
+    for turn in (baked_model, checkpoint_from_ticket):
+        with pytest.raises(TicketError, match=r"signs for .* --mask-method is topk"):
+            turn(ticket)
 
 
 def test_a_ticket_holds_no_path_and_nothing_of_the_training():

@@ -7,7 +7,7 @@ import torch
 
 from onelayer_lottery.fitting import fit
 from onelayer_lottery.frozen import frozen_weight
-from onelayer_lottery.mask import top_k_mask
+from onelayer_lottery.mask import top_k_mask, turned
 from onelayer_lottery.modules import draw_scores, first_scales, scaled
 
 KINDS = ["none", "tensor", "row", "row-column"]
@@ -28,6 +28,20 @@ def test_without_scales_no_mask_is_closer():
         if sum(mask) == 4
     )
     torch.testing.assert_close(distance(trained, frozen, scores, []), best)
+
+
+def test_no_signed_mask_is_closer():
+    """Against every signed mask of the same count."""
+    frozen = torch.randn(2, 3, generator=torch.Generator().manual_seed(1))
+    trained = torch.randn(2, 3, generator=torch.Generator().manual_seed(2))
+    scores = fit(trained, frozen, keep=0.5, scales=[], signed=True)
+    best = min(
+        (trained.view(-1) - frozen.view(-1) * torch.tensor(mask)).pow(2).sum()
+        for mask in itertools.product([-1, 0, 1], repeat=6)
+        if sum(map(abs, mask)) == 3
+    )
+    found = distance(trained, turned(frozen, scores), scores, [])
+    torch.testing.assert_close(found, best)
 
 
 @pytest.mark.parametrize("init", ["signed-constant", "kaiming-uniform"])

@@ -8,6 +8,7 @@ import torch
 from conftest import ROOT
 
 from onelayer_lottery.checkpoint import load_checkpoint
+from onelayer_lottery.cli import main
 from onelayer_lottery.fitting import fit
 from onelayer_lottery.frozen import frozen_weight
 from onelayer_lottery.modules import first_scales
@@ -48,6 +49,20 @@ def test_masks_scales_and_norms_start_from_a_trained_model(fairseq, dense):
     fairseq.train("data-bin", "started", *flags, "--max-update", 2)
     done = fairseq.generate("data-bin", "started/checkpoint_last.pt")
     assert done.lines("H")
+
+
+def test_signed_masks_are_trained_and_translate_from_their_ticket(fairseq):
+    flags = ["--mask-method", "signed", "--mask-preset", "best"]
+    fairseq.train("data-bin", "signed", *flags, "--max-update", 3)
+    done = fairseq.train("data-bin", "signed", "--max-update", 4, status=None)
+    assert "--mask-method signed, this model has" in done.log
+    path = fairseq.folder / "signed" / "checkpoint_last.pt"
+    ticket = path.with_name("signed.ticket")
+    data = str(fairseq.folder / "data-bin")
+    assert main(["ticket", str(path), str(ticket), "--data", data]) == 0
+    assert main(["restore", str(ticket), str(path.with_name("again.pt"))]) == 0
+    theirs = fairseq.generate("data-bin", path).lines("H")
+    assert fairseq.generate("data-bin", path.with_name("again.pt")).lines("H") == theirs
 
 
 def test_the_best_preset_is_known_by_its_flags(fairseq):

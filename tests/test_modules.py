@@ -102,6 +102,26 @@ def test_a_weight_used_twice_passes_its_gradient_on_once(monkeypatch):
     assert torch.equal(scores.grad, dense.grad * frozen * scores.detach().sign())
 
 
+def test_a_signed_mask_turns_weights_and_learns_which():
+    weight = masked_weight((6, 8), signed=True)
+    scores, frozen = weight.scores, weight.frozen.weight
+    expected = frozen * top_k_mask(scores, 0.5) * scores.detach().sign()
+    assert torch.equal(weight().detach(), expected)
+    assert torch.equal(frozen * weight.mask(), expected)
+    assert {-1, 0, 1} == set(weight.mask().unique().tolist())
+    slope = torch.randn(6, 8)
+    weight().backward(slope)
+    assert torch.equal(scores.grad, slope * frozen)
+
+
+def test_a_soft_signed_mask_has_the_signs_of_the_scores():
+    weight = masked_weight((6, 8), signed=True, anneal=10)
+    weight.set_num_updates(0)
+    factor = weight().detach() / weight.frozen.weight
+    assert torch.equal(factor.sign(), weight.scores.detach().sign())
+    assert 0 < factor.abs().min() < 0.5
+
+
 def test_a_mask_hardens_during_training_and_is_hard_in_evaluation():
     weight = masked_weight((6, 8), anneal=10)
     hard = weight.frozen.weight * weight.mask()

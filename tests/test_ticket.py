@@ -107,6 +107,7 @@ def same(first, second):
         and all(
             masked.role == second.masks[name].role
             and same_array(masked.mask, second.masks[name].mask)
+            and np.array_equal(masked.signs, second.masks[name].signs)
             for name, masked in first.masks.items()
         )
         and all(
@@ -227,6 +228,22 @@ def test_a_ticket_comes_back_as_it_was(tmp_path):
     assert written == path.stat().st_size
     assert same(read_ticket(path), make())
     assert issubclass(TicketError, LotteryError)
+
+
+def test_signs_come_back_and_cost_one_bit_for_each_kept_weight(tmp_path):
+    ticket = make(keep=0.5)
+    masked = ticket.masks[LAYER]
+    masked.signs = np.arange(masked.mask.sum()) % 3 == 0
+    write_ticket(ticket, tmp_path / "signed.ticket")
+    again = read_ticket(tmp_path / "signed.ticket")
+    assert same(ticket, again)
+    assert stored_bytes(tmp_path / "signed.ticket")[f"signs/{LAYER}"] == 3
+    factors = again.masks[LAYER].factors()
+    assert factors[masked.mask].tolist() == [-1 if s else 1 for s in masked.signs]
+    assert not factors[~masked.mask].any()
+    masked.signs = masked.signs[1:]
+    with pytest.raises(TicketError, match=r"signs of .* are not one bool for each kept"):
+        write_ticket(ticket, tmp_path / "never.ticket")
 
 
 @pytest.mark.parametrize("keep", [0.01, 0.1, 0.5, 0.9, 1.0])
@@ -841,6 +858,7 @@ def float32(*values):
 
 
 MASK = f"mask/{LAYER}"
+SIGNS = f"signs/{LAYER}"
 PAYLOADS = {
     "unused bits": (
         (MASK, b"\xff\x01\0\0\x80"),
@@ -854,6 +872,10 @@ PAYLOADS = {
     "mask keeps less": ((MASK, b"\xff\0\0\0\0"), "8 positions are kept, 9 were stated"),
     "mask of halves": ((MASK, b"\xff\x01\0\0", "F16"), f"'{MASK}' is not of bytes"),
     "mask of a square": ((MASK, b"\xff\x01\0\0", None, (2, 2)), "is not of bytes"),
+    "too few signs": ((SIGNS, b"\xff"), "1 bytes were found, 9 positions need 2"),
+    "unused bits of signs": ((SIGNS, b"\xff\x02"), "unused bits of the last byte are"),
+    "signs of halves": ((SIGNS, b"\xff\x01", "F16"), f"'{SIGNS}' is not of bytes"),
+    "signs of no mask": (("signs/x", b"\xff"), "'signs/x' belongs to nothing"),
     "mask missing": ((MASK, None), f"payload '{MASK}' is missing"),
     "values missing": (
         (f"values/{IMPORTED}x", float32(1), "F32"),
