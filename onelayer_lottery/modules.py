@@ -76,6 +76,8 @@ class MaskedWeight(nn.Module):
         self.anneal = anneal
         self.signed = signed
         self._product: Optional[Tensor] = None  # a buffer, written anew when stale
+        self._ready: Optional[Tensor] = None  # the product, for evaluation
+        self._unscalable = not len(self.scales)
         self._stale = True
         self._leading_to_scores: Optional[Tensor] = None  # the product, for autograd
         self._threshold: Optional[int] = None
@@ -83,6 +85,9 @@ class MaskedWeight(nn.Module):
         self._num_updates = -1
 
     def forward(self) -> Tensor:
+        if not torch.is_grad_enabled() and self._unscalable:
+            self._current_product()
+            return self._ready  # many times for each token: nothing more is done here
         return as_parameter(scaled(self._unscaled(), self.scales))
 
     def _unscaled(self) -> Tensor:
@@ -115,24 +120,26 @@ class MaskedWeight(nn.Module):
             self._current_product()
 
     def _current_product(self) -> Tensor:
-        state = (id(self.scores), self.scores._version)
+        scores = self.scores
+        state = (id(scores), scores._version)
         if self._stale or self._product_of != state:
             frozen = self.frozen.weight
             # Not an inference tensor: a later pass may need its gradient.
             with torch.inference_mode(False), torch.no_grad():
                 if self.signed:
-                    frozen = turned(frozen, self.scores)
+                    frozen = turned(frozen, scores)
                 if self._product is None:
                     self._product = torch.empty_like(frozen)
+                    self._ready = as_parameter(self._product.detach())
                 self._threshold = write_masked(
-                    self.scores,
+                    scores,
                     frozen,
                     self.keep,
                     out=self._product,
                     near=self._threshold,
                 )
                 if self._softness > 0:
-                    soften(self._product, self.scores, frozen, self._softness)
+                    soften(self._product, scores, frozen, self._softness)
             self._product_of = state
             self._leading_to_scores = None
             self._stale = False
@@ -163,7 +170,10 @@ class MaskedWeight(nn.Module):
         )
 
 
-_NO_PRODUCT = {"_product": None, "_leading_to_scores": None, "_stale": True}
+_NO_PRODUCT = {
+    **dict.fromkeys(("_product", "_ready", "_leading_to_scores")),
+    "_stale": True,
+}
 
 
 class MaskedLinear(nn.Module):

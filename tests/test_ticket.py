@@ -242,7 +242,7 @@ def test_signs_come_back_and_cost_one_bit_for_each_kept_weight(tmp_path):
     assert factors[masked.mask].tolist() == [-1 if s else 1 for s in masked.signs]
     assert not factors[~masked.mask].any()
     masked.signs = masked.signs[1:]
-    with pytest.raises(TicketError, match=r"signs of .* are not one bool for each kept"):
+    with pytest.raises(TicketError, match=r"signs of .* not one bool for each kept"):
         write_ticket(ticket, tmp_path / "never.ticket")
 
 
