@@ -103,6 +103,52 @@ def test_a_dense_model_is_rounded_to_few_bits(fairseq, dense):
     assert "rounded.pt exists, pass --force" in again.stderr
 
 
+def translate_targets(*words):
+    script = ROOT / "examples" / "learning" / "translate_targets.py"
+    return subprocess.run(
+        [sys.executable, script, *map(str, words)],
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+
+
+def test_targets_become_the_translations_of_a_teacher(fairseq, dense):
+    data, out = fairseq.folder / "data-bin", fairseq.folder / "distilled"
+    done = translate_targets(data, "--teacher", dense, "--out", out, "--beam", 2)
+    assert done.returncode == 0, done.stderr
+    flags = ["--gen-subset", "train", "--beam", 2, "--max-tokens", 6000]
+    flags += ["--max-len-a", 1.2, "--max-len-b", 10]
+    theirs = fairseq.generate(data, dense, *flags).lines("H")
+    targets = fairseq.generate(out, dense, *flags).lines("T")
+    assert len(theirs) > 10
+    expected, found = (
+        {line[2:].split("\t")[0]: line.split("\t")[-1] for line in lines}
+        for lines in (theirs, targets)
+    )
+    assert found == expected
+    for name in ("train.de-en.de.bin", "valid.de-en.en.bin", "dict.en.txt"):
+        assert (out / name).read_bytes() == (data / name).read_bytes()
+    fairseq.train(out, "from-translations", "--max-update", 1)
+
+
+def test_what_cannot_be_distilled_is_said_in_a_sentence(fairseq, dense):
+    data, out = fairseq.folder / "data-bin", fairseq.folder / "never-distilled"
+    for words, sentence in (
+        (
+            (data, "--teacher", "none.pt", "--out", out),
+            "--teacher none.pt is not a file",
+        ),
+        ((data, "--teacher", dense, "--out", data), "exists: give a new folder"),
+        ((out.parent, "--teacher", dense, "--out", out), "has no train.SOURCE-TARGET"),
+    ):
+        done = translate_targets(*words)
+        assert done.returncode == 1
+        assert sentence in done.stderr
+        assert "Traceback" not in done.stderr
+    assert not out.exists()
+
+
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
