@@ -170,6 +170,24 @@ D-0\t-0.5\tthe first sentence is wrong.
 """
 
 
+def test_rounded_dense_models_are_put_beside_tickets_by_bytes(swept, tmp_path):
+    script = ROOT / "examples" / "learning" / "by_bytes.py"
+    call = [sys.executable, str(script), str(swept[1]), "-o", str(tmp_path)]
+    done = subprocess.run(call, capture_output=True, encoding="utf-8", check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = [line.split(" | ") for line in done.stdout.splitlines()[2:]]
+    forms = [row[1] for row in rows]
+    assert forms[:3] == ["fp32", "8 bits", "4 bits"]
+    assert set(forms[3:]) == {"ticket"}
+    sizes = [int(row[2].replace(",", "")) for row in rows]
+    assert sizes[0] > 3 * sizes[1] > 4 * sizes[2]
+    assert (tmp_path / "bleu_by_bytes.png").stat().st_size > 5000
+    rounded = (tmp_path / "rounded.jsonl").read_text("utf-8")
+    assert rounded.count("\n") == 2
+    subprocess.run(call, capture_output=True, check=True)  # nothing is done again
+    assert (tmp_path / "rounded.jsonl").read_text("utf-8") == rounded
+
+
 def test_bleu_is_of_the_generated_lines_in_the_order_of_the_test_set(tmp_path):
     import sacrebleu
 

@@ -43,6 +43,8 @@ def answering(ticket):
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        # A shell lets what it runs in the background ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     process.stdin.write(b"der hund singt .\n")
     process.stdin.flush()
