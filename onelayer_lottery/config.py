@@ -22,6 +22,7 @@ PRESETS: Dict[str, Dict[str, Any]] = {
     "paper": {},
     "best": {"mask_init": "signed-constant", "mask_gain": 0.5, "mask_anneal": 0.8},
 }
+PRESETS["best-from-dense"] = {**PRESETS["best"], "mask_method": "signed"}
 
 # What decides the frozen weights and the masks: a checkpoint fits only a model that
 # agrees in all of it.
@@ -30,6 +31,10 @@ _IDENTITY = ("keep", "seed", "init", "fan", "gain", "share")
 
 def _as_flag(name: str, value: Any) -> str:
     return f"--{name.replace('_', '-')} {value}"
+
+
+def _flags(preset: str) -> str:
+    return " ".join(_as_flag(name, value) for name, value in PRESETS[preset].items())
 
 
 def flag_field(default: Any, meaning: str) -> Any:
@@ -42,9 +47,9 @@ class MaskConfig(FairseqDataclass):
 
     mask_preset: ChoiceEnum(tuple(PRESETS)) = flag_field(
         "paper",
-        "the paper's method, or the best found since: "
-        + " ".join(_as_flag(name, value) for name, value in PRESETS["best"].items())
-        + "; a flag that is given as well wins",
+        "the paper's method, or the best found since, "
+        + "; ".join(f"{name}: {_flags(name)}" for name in PRESETS if PRESETS[name])
+        + "; the last wants a dense model as --mask-start; a flag that is given wins",
     )
     mask_method: ChoiceEnum(METHODS) = flag_field(
         "topk",
@@ -189,6 +194,11 @@ def problems(config: MaskConfig, args: Any) -> List[str]:
         found.append(
             f"--mask-anneal {config.mask_anneal} is a part of --max-update, which is"
             " not given: give both, or --mask-anneal 0"
+        )
+    if str(config.mask_preset) == "best-from-dense" and not config.mask_start:
+        found.append(
+            "--mask-preset best-from-dense starts from a trained dense model: give its"
+            " checkpoint as --mask-start, or --mask-preset best"
         )
     if config.mask_share == "none" and (
         getattr(args, "encoder_layers_to_keep", None)

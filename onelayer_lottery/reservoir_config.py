@@ -13,7 +13,7 @@ BACKWARDS = ("exact", "skip")
 ALTERNATING = "alternating"
 
 # Flags of a mask, and those whose work other flags do in these models.
-_OF_MASKS = ("keep", "fan", "train", "scale", "anneal", "preset")
+_OF_MASKS = ("method", "keep", "fan", "train", "scale", "anneal", "preset")
 _NOT_HERE = ("start", "embed")
 
 

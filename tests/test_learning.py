@@ -72,6 +72,13 @@ def test_the_best_preset_is_known_by_its_flags(fairseq):
     assert "gain:0.7|" in done.log  # a flag that is given wins
 
 
+def test_the_preset_from_dense_starts_from_a_model(fairseq, dense):
+    flags = ["--mask-preset", "best-from-dense", "--mask-start", dense]
+    done = fairseq.train("data-bin", "best-from-dense", *flags, "--max-update", 1)
+    assert "init:signed-constant|" in done.log
+    assert "method:signed|" in done.log
+
+
 def quantise(*words):
     script = ROOT / "examples" / "learning" / "quantise.py"
     return subprocess.run(
@@ -169,6 +176,10 @@ def test_what_cannot_be_distilled_is_said_in_a_sentence(fairseq, dense):
                 64,
             ),
             "has the shape (48, 32), this model's (64, 32); give one of a dense model",
+        ),
+        (
+            ("--mask-preset", "best-from-dense"),
+            "--mask-preset best-from-dense starts from a trained dense model: give its",
         ),
         (("--mask-anneal", 1.5), "--mask-anneal is 1.5; give a part of the training"),
         (
