@@ -188,6 +188,20 @@ def test_rounded_dense_models_are_put_beside_tickets_by_bytes(swept, tmp_path):
     assert (tmp_path / "rounded.jsonl").read_text("utf-8") == rounded
 
 
+def test_a_table_has_a_line_for_each_model_of_a_sweep(swept):
+    script = ROOT / "examples" / "learning" / "table.py"
+    call = [sys.executable, str(script), str(swept[1])]
+    done = subprocess.run(call, capture_output=True, encoding="utf-8", check=True)
+    lines = done.stdout.splitlines()[2:]
+    losses = [min(p["nll_loss"] for p in run["curve"]) for run in results(swept[1])]
+    assert len(lines) == 3
+    for loss in losses:
+        assert any(f" | 1 | {loss:.3f} | " in line for line in lines)
+    empty = subprocess.run([*call[:2], "none"], capture_output=True, check=False)
+    assert empty.returncode == 1
+    assert b"none holds no runs" in empty.stderr
+
+
 def test_bleu_is_of_the_generated_lines_in_the_order_of_the_test_set(tmp_path):
     import sacrebleu
 
