@@ -29,6 +29,7 @@ from onelayer_lottery.export import (
     ticket_from_checkpoint,
 )
 from onelayer_lottery.inspection import format_inspection, inspect_ticket
+from onelayer_lottery.plugin_cli import add_commands as add_plugin_commands
 from onelayer_lottery.subwords import read_bpe
 from onelayer_lottery.text_cli import add_commands as add_text_commands
 from onelayer_lottery.ticket import (
@@ -80,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_average(commands)
     _add_embeddings(commands)
     add_experiments(commands)
-    _add_user_dir(commands)
+    add_plugin_commands(commands)
     return parser
 
 
@@ -276,13 +277,6 @@ def _embeddings(options: argparse.Namespace) -> None:
     write_text(options.output, vectors)
     rows, dimension = vectors.matrix.shape
     print(f"wrote {options.output}: {rows} vectors of dimension {dimension}")
-
-
-def _add_user_dir(commands) -> None:
-    parser = commands.add_parser(
-        "user-dir", help="print the path to give fairseq as --user-dir"
-    )
-    parser.set_defaults(run=lambda options: print(Path(__file__).resolve().parent))
 
 
 def _add_output(parser: argparse.ArgumentParser, name: str) -> None:

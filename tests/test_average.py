@@ -212,3 +212,14 @@ def test_user_dir_prints_the_folder_of_the_package(capsys):
 
     assert main(["user-dir"]) == 0
     assert capsys.readouterr().out.strip() == onelayer_lottery.__path__[0]
+
+
+def test_flags_are_explained_for_an_architecture(capsys):
+    assert main(["flags"]) == 0
+    masked = capsys.readouterr().out
+    assert "--mask-keep" in masked
+    assert "--reservoir-type" not in masked
+    assert main(["flags", "roberta_reservoir_tiny"]) == 0
+    assert "--reservoir-type {transformer,ffn,bigru,cnn}" in capsys.readouterr().out
+    assert main(["flags", "transformer"]) == 1
+    assert "not an architecture of this package; give" in capsys.readouterr().err

@@ -66,6 +66,7 @@ ALLOWED = {
     "lines": set(),
     "translate": {"convert", "errors", "framing", "subwords", "tasks", "ticket"},
     "classify": {"convert", "errors", "framing", "subwords", "tasks", "ticket"},
+    "plugin_cli": {"config", "errors"},
     "text_cli": {"classify", "errors", "lines", "translate"},
     "experiments": set(),
     "experiments.results": {"errors", "files"},
@@ -99,7 +100,8 @@ ALLOWED = {
     },
     "cli": {
         *("average", "checkpoint", "convert", "embeddings", "errors", "export"),
-        *("experiments.cli", "inspection", "subwords", "text_cli", "ticket"),
+        *("experiments.cli", "inspection", "plugin_cli", "subwords", "text_cli"),
+        "ticket",
     },
 }
 WITHOUT_FAIRSEQ = {
