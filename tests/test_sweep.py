@@ -197,6 +197,12 @@ def test_a_table_has_a_line_for_each_model_of_a_sweep(swept):
     assert len(lines) == 3
     for loss in losses:
         assert any(f" | 1 | {loss:.3f} | " in line for line in lines)
+    call_by_keep = [*call, "--grid", "figure3", "--by-keep"]
+    done = subprocess.run(call_by_keep, capture_output=True, text=True, check=True)
+    head, _, dense, imported = done.stdout.splitlines()
+    assert head == "| BLEU | whole | keep 0.3 | keep 0.5 |"
+    assert re.fullmatch(r"\| dense \| [\d.]+ \|  \|  \|", dense)
+    assert re.fullmatch(r"\| imported \|  \| [\d.]+ \| [\d.]+ \|", imported)
     empty = subprocess.run([*call[:2], "none"], capture_output=True, check=False)
     assert empty.returncode == 1
     assert b"none holds no runs" in empty.stderr
