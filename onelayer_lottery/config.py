@@ -22,7 +22,11 @@ PRESETS: Dict[str, Dict[str, Any]] = {
     "paper": {},
     "best": {"mask_init": "signed-constant", "mask_gain": 0.5, "mask_anneal": 0.8},
 }
-PRESETS["best-from-dense"] = {**PRESETS["best"], "mask_method": "signed"}
+PRESETS["best-from-dense"] = {
+    **PRESETS["best"],
+    "mask_method": "signed",
+    "mask_scale": "row",
+}
 
 # What decides the frozen weights and the masks: a checkpoint fits only a model that
 # agrees in all of it.

@@ -77,6 +77,8 @@ def test_the_preset_from_dense_starts_from_a_model(fairseq, dense):
     done = fairseq.train("data-bin", "best-from-dense", *flags, "--max-update", 1)
     assert "init:signed-constant|" in done.log
     assert "method:signed|" in done.log
+    path = fairseq.folder / "best-from-dense" / "checkpoint_last.pt"
+    assert "encoder.layers.0.fc1.masked.scales.0" in load_checkpoint(path)["model"]
 
 
 def quantise(*words):
