@@ -24,6 +24,8 @@ INK = "#000001"
 
 Draw = Callable[[Axes], Any]
 
+_INSIDE = 6  # labels that a legend inside the axes has room for
+
 _STYLE = {
     **{f"{part}.color": INK for part in ("text", "xtick", "ytick")},
     **{f"axes.{part}color": INK for part in ("label", "edge", "title")},
@@ -141,7 +143,7 @@ def _plot_series(
     ax.set_xlabel("updates")
     ax.set_title(panel.corpus)
     if ax.lines:
-        ax.legend()
+        _legend(ax)
     _write_missing(ax, [], bool(ax.lines))
     return ax
 
@@ -190,11 +192,19 @@ def plot_bytes(panels: List[Panel], ax: Optional[Axes] = None) -> Axes:
     ax.set_title(panels[0].corpus)
     if seen:
         ax.set_xscale("log")
-        handles, labels = ax.get_legend_handles_labels()
-        unique = dict(zip(labels, handles))
-        ax.legend(unique.values(), unique.keys())
+        _legend(ax)
     _write_missing(ax, [], bool(seen))
     return ax
+
+
+def _legend(ax: Axes) -> None:
+    """Each label once: inside the axes, or if there are many below, hiding nothing."""
+    handles, labels = ax.get_legend_handles_labels()
+    unique = dict(zip(labels, handles))
+    below = {"loc": "upper left", "bbox_to_anchor": (0, -0.2)}
+    ax.legend(
+        unique.values(), unique.keys(), **(below if len(unique) > _INSIDE else {})
+    )
 
 
 def draw_svg(draws: List[Draw], *, name: str, page: bool = False) -> str:
@@ -206,6 +216,9 @@ def draw_svg(draws: List[Draw], *, name: str, page: bool = False) -> str:
         try:
             for draw, ax in zip(draws, axes[0]):
                 draw(ax)
+            below = [len(set(ax.get_legend_handles_labels()[1])) for ax in axes[0]]
+            if max(below) > _INSIDE:
+                figure.set_figheight(4 + 0.24 * max(below))
             figure.tight_layout()
             out = io.StringIO()
             figure.savefig(out, format="svg", transparent=page, metadata={"Date": None})
