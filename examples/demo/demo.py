@@ -35,11 +35,10 @@ MODELS = {
     "dense": """
         --arch transformer --encoder-embed-dim 128 --encoder-ffn-embed-dim 256
         --encoder-attention-heads 4 --decoder-attention-heads 4
-        --encoder-layers 3 --decoder-layers 3 --dropout 0.1 --lr 2e-3
+        --encoder-layers 3 --decoder-layers 3 --dropout 0 --lr 2e-3
     """,
     "one-layer random": """
-        --arch transformer_onelayer_random_tiny --mask-keep 0.5 --dropout 0 --lr 3e-3
-        --mask-init signed-constant --mask-gain 0.5
+        --arch transformer_onelayer_random_tiny --mask-preset best --dropout 0 --lr 3e-3
     """,
 }
 
