@@ -81,10 +81,10 @@ def test_the_preset_from_dense_starts_from_a_model(fairseq, dense):
     assert "encoder.layers.0.fc1.masked.scales.0" in load_checkpoint(path)["model"]
 
 
-def quantise(*words):
-    script = ROOT / "examples" / "learning" / "quantise.py"
+def script(name, *words):
+    path = ROOT / "examples" / "learning" / f"{name}.py"
     return subprocess.run(
-        [sys.executable, script, *map(str, words)],
+        [sys.executable, path, *map(str, words)],
         capture_output=True,
         encoding="utf-8",
         check=False,
@@ -93,7 +93,7 @@ def quantise(*words):
 
 def test_a_dense_model_is_rounded_to_few_bits(fairseq, dense):
     rounded = fairseq.folder / "rounded.pt"
-    done = quantise(dense, "--bits", 4, "--group", 16, "-o", rounded)
+    done = script("quantise", dense, "--bits", 4, "--group", 16, "-o", rounded)
     assert done.returncode == 0, done.stderr
     theirs, ours = (load_checkpoint(path)["model"] for path in (dense, rounded))
     name = "encoder.layers.0.fc1.weight"
@@ -107,24 +107,16 @@ def test_a_dense_model_is_rounded_to_few_bits(fairseq, dense):
     expected = matrices // 2 + matrices // 16 * 2 + 4 * rest
     assert done.stdout.split() == ["4", "bits:", f"{expected:,}", "bytes"]
     assert fairseq.generate("data-bin", rounded).lines("H")
-    again = quantise(dense, "--bits", 4, "-o", rounded)
+    again = script("quantise", dense, "--bits", 4, "-o", rounded)
     assert again.returncode == 1
     assert "rounded.pt exists, pass --force" in again.stderr
 
 
-def translate_targets(*words):
-    script = ROOT / "examples" / "learning" / "translate_targets.py"
-    return subprocess.run(
-        [sys.executable, script, *map(str, words)],
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
-
-
 def test_targets_become_the_translations_of_a_teacher(fairseq, dense):
     data, out = fairseq.folder / "data-bin", fairseq.folder / "data-of-a-teacher"
-    done = translate_targets(data, "--teacher", dense, "--out", out, "--beam", 2)
+    done = script(
+        "translate_targets", data, "--teacher", dense, "--out", out, "--beam", 2
+    )
     assert done.returncode == 0, done.stderr
     flags = ["--gen-subset", "train", "--beam", 2, "--max-tokens", 6000]
     flags += ["--max-len-a", 1.2, "--max-len-b", 10]
@@ -151,7 +143,7 @@ def test_what_cannot_be_distilled_is_said_in_a_sentence(fairseq, dense):
         ((data, "--teacher", dense, "--out", data), "exists: give a new folder"),
         ((out.parent, "--teacher", dense, "--out", out), "has no train.SOURCE-TARGET"),
     ):
-        done = translate_targets(*words)
+        done = script("translate_targets", *words)
         assert done.returncode == 1
         assert sentence in done.stderr
         assert "Traceback" not in done.stderr
