@@ -120,7 +120,7 @@ def table(points: List[Point]) -> str:
 
 def draw(points: List[Point], path: Path) -> None:
     logging.getLogger("matplotlib").setLevel(logging.WARNING)  # fairseq asks for more
-    figure, axes = plt.subplots(figsize=(6.4, 4.2))
+    figure, axes = plt.subplots(figsize=(8.4, 4.2))
     labels = list(dict.fromkeys(point.label for point in points))
     for point in points:
         bleu = spread(point.bleus)
@@ -134,10 +134,11 @@ def draw(points: List[Point], path: Path) -> None:
             linestyle="none",
             label=f"{point.label}, {point.form}",
         )
-    axes.set_xscale("log")
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.set_xlabel("bytes of the model without dictionaries, MB")
     axes.set_ylabel("BLEU on test 2016")
-    axes.legend(fontsize=7)
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
     axes.grid(alpha=0.3)
     figure.tight_layout()
     figure.savefig(path, dpi=150)
