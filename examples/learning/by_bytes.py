@@ -24,6 +24,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from quantise import rounded_model
+from table import with_deviation
 
 from onelayer_lottery.checkpoint import load_checkpoint, save_checkpoint
 from onelayer_lottery.errors import LotteryError
@@ -110,10 +111,10 @@ def table(points: List[Point]) -> str:
     dense = spread(points[0].bleus).mean
     for point in points:
         bleu = spread(point.bleus)
-        deviation = f" ±{bleu.deviation:.2f}" if bleu.count > 1 else ""
         rows.append(
             f"| {point.label} | {point.form} | {point.bytes:,.0f} |"
-            f" {bleu.mean:.2f}{deviation} | {bleu.count} | {bleu.mean / dense:.1%} |"
+            f" {with_deviation(point.bleus, 2)} | {bleu.count} |"
+            f" {bleu.mean / dense:.1%} |"
         )
     return "\n".join(rows)
 
