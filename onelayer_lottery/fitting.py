@@ -34,15 +34,11 @@ def fit(
     scores = torch.empty_like(frozen)
     for _ in range(_ROUNDS if scales else 1):
         whole = scaled(frozen, scales)
-        if signed:
-            turn = torch.where(whole * trained < 0, -1.0, 1.0)
-            whole = whole * turn
+        agreement = whole * trained if signed else torch.ones_like(whole)
+        whole = turned(whole, agreement)
         _rank(whole * (2 * trained - whole), scores)
-        if signed:
-            scores *= turn
-        masked = (turned(frozen, scores) if signed else frozen) * top_k_mask(
-            scores, keep
-        )
+        scores.copysign_(agreement)
+        masked = turned(frozen, scores) * top_k_mask(scores, keep)
         _fit_scales(trained, masked, scales)
     return scores
 
