@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -323,6 +324,27 @@ def test_a_result_that_was_not_written_down_is_found_again(swept):
     assert results(out) == before
 
 
+@pytest.mark.parametrize("left", ["nothing", "all but its checkpoint"])
+def test_a_needed_run_whose_checkpoint_is_gone_runs_again(swept, tmp_path, left):
+    path, first, _ = swept
+    out = tmp_path / "runs"
+    out.mkdir()
+    dense, *_ = (r for r in results(first) if r["variant"] == "dense")
+    (out / "results.jsonl").write_text(json.dumps(dense) + "\n", "utf-8")
+    if left != "nothing":
+        shutil.copytree(first / dense["folder"], out / dense["folder"])
+        (out / dense["folder"] / "checkpoint_best.pt").unlink()
+    done = sweep(path, "--out", out, "--jobs", 2)
+    assert "dense-seed-1" in done.stderr
+    assert "runs again: its checkpoint is needed, and gone" in done.stderr
+    again = [r for r in results(out) if r["variant"] == "dense"]
+    assert [r["bleu"] for r in again] == [dense["bleu"]] * 2
+    assert [len(r["curve"]) for r in again] == [len(dense["curve"])] * 2
+    imported = [r for r in results(out) if r["variant"] == "imported"]
+    assert [r["status"] for r in imported] == ["finished"] * 2
+    assert "runs again" not in sweep(path, "--out", out).stderr
+
+
 def test_a_killed_sweep_ends_its_trainings_and_goes_on(grid, tmp_path):
     path = grid("variants: {slow: {}}\n", base="  save-interval-updates: 5\n")
     path.write_text(path.read_text().replace("max-update: 4", "max-update: 60"))
@@ -388,8 +410,6 @@ def test_a_stopped_sweep_ends_its_trainings(grid, tmp_path, number):
 def test_a_damaged_last_checkpoint_is_replaced_by_the_newest_whole_one(
     trained, tmp_path
 ):
-    import shutil
-
     from onelayer_lottery.experiments.run import _mend_last
 
     folder = tmp_path / "run"

@@ -22,12 +22,16 @@ def folder_of(out: Path, run: Run) -> Path:
     return next(out.glob(f"*-{run.id}"), out / run.name)
 
 
+def checkpoint_of(out: Path, run: Run) -> Path:
+    """What a run leaves for others that need it."""
+    return folder_of(out, run) / (MEAN if run.average else BEST)
+
+
 def task_of(run: Run, grid: Grid, *, out: Path, cpu: bool) -> Dict[str, Any]:
     """All that the process of a run has to know, as JSON."""
     folder = folder_of(out, run).resolve()
     needs = {
-        other.id: str(folder_of(out, other).resolve() / _checkpoint(other))
-        for other in grid.runs
+        other.id: str(checkpoint_of(out, other).resolve()) for other in grid.runs
     }
     train = {
         name: needs[value[2:-1]] if _names_run(value, run) else value
@@ -43,7 +47,7 @@ def task_of(run: Run, grid: Grid, *, out: Path, cpu: bool) -> Dict[str, Any]:
     if is_masked(str(run.train["arch"])):
         own["mask-seed"] = str(run.seed)
     own.update({"save-dir": str(folder), "log-format": "json"})
-    checkpoint = folder / _checkpoint(run)
+    checkpoint = checkpoint_of(out, run).resolve()
     steps = {"train": _fairseq("train", grid, {**train, **own}, cpu=cpu)}
     if run.average:
         steps["average"] = [
@@ -83,10 +87,6 @@ def _fairseq(name: str, grid: Grid, flags: Flags, *, cpu: bool) -> List[str]:
     words = [sys.executable, "-m", f"fairseq_cli.{name}", str(grid.data.resolve())]
     words += ["--user-dir", str(PACKAGE), *words_of(flags)]
     return [*words, "--cpu"] if cpu else words
-
-
-def _checkpoint(run: Run) -> str:
-    return MEAN if run.average else BEST
 
 
 def _names_run(value: Any, run: Run) -> bool:

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 import time
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from onelayer_lottery.errors import LotteryError
-from onelayer_lottery.experiments.commands import folder_of, task_of
+from onelayer_lottery.experiments.commands import checkpoint_of, folder_of, task_of
 from onelayer_lottery.experiments.flags import is_masked
 from onelayer_lottery.experiments.grid import Grid, Run
 from onelayer_lottery.experiments.results import (
@@ -59,6 +60,7 @@ class _Sweep:
         for run in self.runs:
             if run.id not in self.finished:
                 self._collect(run)
+        self._forget_lost()
         self.progress = _Progress(len(self.runs), self._share_done())
 
     def go(self, jobs: int) -> None:
@@ -77,6 +79,29 @@ class _Sweep:
             if self.running:
                 time.sleep(0.3)
         self.progress.show(self._share_done(), self._counts(), last=True)
+
+    def _forget_lost(self) -> None:
+        """Run again what others still need, if its checkpoint is there no more.
+
+        Results may have come without them, or they were removed to save space.
+        """
+        waiting = [run for run in self.runs if run.id not in self.finished]
+        while waiting:
+            for id in waiting.pop().needs:
+                if id in self.finished and self._lost(self.by_id[id]):
+                    need = self.by_id[id]
+                    _say(f"{need.name} runs again: its checkpoint is needed, and gone")
+                    del self.finished[id]
+                    waiting.append(need)
+
+    def _lost(self, run: Run) -> bool:
+        folder = folder_of(self.out, run)
+        if not (folder / RESULT).exists():  # never here, or begun again and stopped
+            return True
+        if checkpoint_of(self.out, run).exists():
+            return False
+        shutil.rmtree(folder)
+        return True
 
     def _ready(self, run: Run, waiting: List[Run]) -> bool:
         """Whether a run can start now; one that never can is taken out."""
