@@ -1,12 +1,16 @@
 """Packaging. torch and fairseq are brought by the user: see README, Installation."""
 
 import re
+import sys
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
 
 ROOT = Path(__file__).parent
 PACKAGE = ROOT / "onelayer_lottery" / "__init__.py"
+
+# Apple's compiler has no OpenMP: there the loops run in one thread.
+THREADS = [] if sys.platform == "darwin" else ["-fopenmp"]
 
 setup(
     name="onelayer_lottery",
@@ -21,7 +25,8 @@ setup(
         Extension(
             "onelayer_lottery._kernels",
             ["onelayer_lottery/_kernels.c"],
-            extra_compile_args=["-O3", "-ffp-contract=off"],
+            extra_compile_args=["-O3", "-ffp-contract=off", *THREADS],
+            extra_link_args=THREADS,
             optional=True,
         )
     ],

@@ -1,6 +1,9 @@
 /* The loops of kernels.py, compiled: one pass over memory instead of several.
    They give the same bits as NumPy's. All arrays are bit patterns of fp32 numbers,
-   but for grad and frozen in pass_on, which are multiplied as such. */
+   but for grad and frozen in pass_on, which are multiplied as such.
+
+   Threads are OpenMP's: torch has loaded its library and keeps its threads awake, and
+   those of another library would have to share the cores with them. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -9,6 +12,9 @@
 
 #define MAGNITUDE 0x7FFFFFFFu
 #define STRIDE 64 /* values that are searched for the bracket together */
+#define BLOCK (1 << 15) /* values that one thread takes at a time */
+
+static Py_ssize_t least(Py_ssize_t a, Py_ssize_t b) { return a < b ? a : b; }
 
 static int of_one_length(const Py_buffer *buffers, int count) {
   for (int i = 0; i < count; i++) {
@@ -24,55 +30,82 @@ static void release(Py_buffer *buffers, int count) {
   for (int i = 0; i < count; i++) PyBuffer_Release(&buffers[i]);
 }
 
-/* write_above(scores, frozen, out, places, heights, low, width) -> (dropped, found) */
-static PyObject *write_above(PyObject *module, PyObject *args) {
-  Py_buffer b[5];
-  unsigned int low, width;
-  if (!PyArg_ParseTuple(args, "y*y*w*w*w*II", &b[0], &b[1], &b[2], &b[3], &b[4], &low,
-                        &width))
-    return NULL;
-  if (!of_one_length(b, 5)) {
-    release(b, 5);
-    return NULL;
-  }
-  const uint32_t *restrict scores = b[0].buf;
-  const uint32_t *restrict frozen = b[1].buf;
-  uint32_t *restrict out = b[2].buf;
-  int32_t *restrict places = b[3].buf;
-  int32_t *restrict heights = b[4].buf;
-  const Py_ssize_t size = b[0].len / 4;
-  Py_ssize_t dropped = 0, found = 0;
-  Py_BEGIN_ALLOW_THREADS
-  for (Py_ssize_t start = 0; start < size; start += STRIDE) {
-    const Py_ssize_t end = start + STRIDE < size ? start + STRIDE : size;
+typedef struct {
+  Py_ssize_t dropped, found;
+} Count;
+
+/* Of the values from start to end; places and heights are written from start on. */
+static Count write_block(const uint32_t *restrict scores,
+                         const uint32_t *restrict frozen, uint32_t *restrict out,
+                         int32_t *restrict places, int32_t *restrict heights,
+                         uint32_t low, uint32_t width, Py_ssize_t start,
+                         Py_ssize_t end) {
+  Count count = {0, 0};
+  for (Py_ssize_t from = start; from < end; from += STRIDE) {
+    const Py_ssize_t to = least(from + STRIDE, end);
     uint32_t below = 0, near = 0;
-    for (Py_ssize_t i = start; i < end; i++) {
+    for (Py_ssize_t i = from; i < to; i++) {
       const uint32_t above = (scores[i] & MAGNITUDE) - low;
       const uint32_t drop = (uint32_t)((int32_t)above >> 31);
       out[i] = frozen[i] & ~drop;
       below += drop & 1;
       near |= above < width;
     }
-    dropped += below;
-    if (near) {
-      for (Py_ssize_t i = start; i < end; i++) {
-        const uint32_t above = (scores[i] & MAGNITUDE) - low;
-        if (above < width) {
-          places[found] = (int32_t)i;
-          heights[found++] = (int32_t)above;
-        }
+    count.dropped += below;
+    if (!near) continue;
+    for (Py_ssize_t i = from; i < to; i++) {
+      const uint32_t above = (scores[i] & MAGNITUDE) - low;
+      if (above < width) {
+        places[start + count.found] = (int32_t)i;
+        heights[start + count.found++] = (int32_t)above;
       }
     }
   }
-  Py_END_ALLOW_THREADS
-  release(b, 5);
-  return Py_BuildValue("nn", dropped, found);
+  return count;
 }
 
-/* pass_on(grad, frozen, scores, out): out = grad * frozen * sign(scores) */
+/* write_above(scores, frozen, out, places, heights, low, width, threads)
+   -> (dropped, found) */
+static PyObject *write_above(PyObject *module, PyObject *args) {
+  Py_buffer b[5];
+  unsigned int low, width;
+  int threads;
+  if (!PyArg_ParseTuple(args, "y*y*w*w*w*IIi", &b[0], &b[1], &b[2], &b[3], &b[4], &low,
+                        &width, &threads))
+    return NULL;
+  const Py_ssize_t size = b[0].len / 4;
+  const Py_ssize_t blocks = (size + BLOCK - 1) / BLOCK;
+  Count *counts = of_one_length(b, 5) ? PyMem_Malloc(blocks * sizeof(Count)) : NULL;
+  if (!counts) {
+    release(b, 5);
+    return PyErr_Occurred() ? NULL : PyErr_NoMemory();
+  }
+  int32_t *places = b[3].buf, *heights = b[4].buf;
+  Count all = {0, 0};
+  Py_BEGIN_ALLOW_THREADS
+#pragma omp parallel for num_threads(threads) if (blocks > 1)
+  for (Py_ssize_t n = 0; n < blocks; n++)
+    counts[n] = write_block(b[0].buf, b[1].buf, b[2].buf, places, heights, low, width,
+                            n * BLOCK, least((n + 1) * BLOCK, size));
+  for (Py_ssize_t n = 0; n < blocks; n++) {
+    const size_t bytes = counts[n].found * 4;
+    memmove(places + all.found, places + n * BLOCK, bytes);
+    memmove(heights + all.found, heights + n * BLOCK, bytes);
+    all.found += counts[n].found;
+    all.dropped += counts[n].dropped;
+  }
+  Py_END_ALLOW_THREADS
+  PyMem_Free(counts);
+  release(b, 5);
+  return Py_BuildValue("nn", all.dropped, all.found);
+}
+
+/* pass_on(grad, frozen, scores, out, threads): out = grad * frozen * sign(scores) */
 static PyObject *pass_on(PyObject *module, PyObject *args) {
   Py_buffer b[4];
-  if (!PyArg_ParseTuple(args, "y*y*y*w*", &b[0], &b[1], &b[2], &b[3])) return NULL;
+  int threads;
+  if (!PyArg_ParseTuple(args, "y*y*y*w*i", &b[0], &b[1], &b[2], &b[3], &threads))
+    return NULL;
   if (!of_one_length(b, 4)) {
     release(b, 4);
     return NULL;
@@ -83,6 +116,7 @@ static PyObject *pass_on(PyObject *module, PyObject *args) {
   uint32_t *restrict out = b[3].buf;
   const Py_ssize_t size = b[0].len / 4;
   Py_BEGIN_ALLOW_THREADS
+#pragma omp parallel for num_threads(threads) if (size > BLOCK)
   for (Py_ssize_t i = 0; i < size; i++) {
     const float slope = grad[i] * frozen[i];
     uint32_t bits;

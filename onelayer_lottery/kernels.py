@@ -6,9 +6,11 @@ is found, and takes one pass over memory.
 
 from __future__ import annotations
 
+import os
 from typing import Tuple
 
 import numpy as np
+import torch
 
 from onelayer_lottery.parallel import parallel
 
@@ -19,7 +21,7 @@ except ImportError:  # built without a compiler
 
 MAGNITUDE = 0x7FFFFFFF  # all bits of an fp32 number but its sign
 _CACHED = 1 << 17  # values at a time: what NumPy needs for them fits a core's cache
-_LARGE = 1 << 19  # values that are worth a thread
+_PROCESS = os.getpid()
 
 Bracket = Tuple[int, np.ndarray, np.ndarray]
 
@@ -32,16 +34,22 @@ def write_above(
     All arrays are bit patterns of fp32 numbers, as int32. Returns how many are zeroed,
     and of the magnitudes in [low, low + width) the places and what they are above low.
     """
-    write = _write_numpy if compiled is None else _write_compiled
+    if compiled is not None:
+        places, heights = np.empty_like(scores), np.empty_like(scores)
+        arrays = (scores, frozen, out, places, heights)
+        dropped, found = compiled.write_above(*arrays, low, width, _threads())
+        return dropped, places[:found], heights[:found]
 
     def part(start: int) -> Bracket:
-        cut = slice(start, start + block)
-        dropped, places, heights = write(scores[cut], frozen[cut], out[cut], low, width)
-        return dropped, places + start, heights
+        cut = slice(start, start + _CACHED)
+        zeroed, found, above = _write_numpy(
+            scores[cut], frozen[cut], out[cut], low, width
+        )
+        return zeroed, found + start, above
 
-    block = _CACHED if compiled is None else _LARGE
-    dropped, places, heights = zip(*parallel(part, range(0, scores.size, block)))
-    return sum(dropped), np.concatenate(places), np.concatenate(heights)
+    parts = parallel(part, range(0, scores.size, _CACHED))
+    zeroed, places, heights = zip(*parts)
+    return sum(zeroed), np.concatenate(places), np.concatenate(heights)
 
 
 def pass_on(
@@ -51,22 +59,20 @@ def pass_on(
 
     The sign is taken over as a bit: a score of zero does not lose its gradient.
     """
-    write = _pass_numpy if compiled is None else compiled.pass_on
+    if compiled is not None:
+        compiled.pass_on(grad, frozen, scores, out, _threads())
+        return
 
     def part(start: int) -> None:
-        cut = slice(start, start + block)
-        write(grad[cut], frozen[cut], scores[cut], out[cut])
+        cut = slice(start, start + _CACHED)
+        _pass_numpy(grad[cut], frozen[cut], scores[cut], out[cut])
 
-    block = _CACHED if compiled is None else _LARGE
-    parallel(part, range(0, grad.size, block))
+    parallel(part, range(0, grad.size, _CACHED))
 
 
-def _write_compiled(scores, frozen, out, low, width) -> Bracket:
-    places, heights = np.empty_like(scores), np.empty_like(scores)
-    dropped, found = compiled.write_above(
-        scores, frozen, out, places, heights, low, width
-    )
-    return dropped, places[:found].astype(np.int64), heights[:found].copy()
+def _threads() -> int:
+    """Those of torch; a fork inherits OpenMP without its threads and must do alone."""
+    return torch.get_num_threads() if os.getpid() == _PROCESS else 1
 
 
 def _write_numpy(scores, frozen, out, low, width) -> Bracket:
