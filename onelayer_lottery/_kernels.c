@@ -34,12 +34,12 @@ typedef struct {
   Py_ssize_t dropped, found;
 } Count;
 
-/* Of the values from start to end; places and heights are written from start on. */
+/* Of the values from start to end; places and heights as far as there is room. */
 static Count write_block(const uint32_t *restrict scores,
                          const uint32_t *restrict frozen, uint32_t *restrict out,
                          int32_t *restrict places, int32_t *restrict heights,
-                         uint32_t low, uint32_t width, Py_ssize_t start,
-                         Py_ssize_t end) {
+                         Py_ssize_t room, uint32_t low, uint32_t width,
+                         Py_ssize_t start, Py_ssize_t end) {
   Count count = {0, 0};
   for (Py_ssize_t from = start; from < end; from += STRIDE) {
     const Py_ssize_t to = least(from + STRIDE, end);
@@ -55,9 +55,9 @@ static Count write_block(const uint32_t *restrict scores,
     if (!near) continue;
     for (Py_ssize_t i = from; i < to; i++) {
       const uint32_t above = (scores[i] & MAGNITUDE) - low;
-      if (above < width) {
-        places[start + count.found] = (int32_t)i;
-        heights[start + count.found++] = (int32_t)above;
+      if (above < width && count.found++ < room) {
+        places[count.found - 1] = (int32_t)i;
+        heights[count.found - 1] = (int32_t)above;
       }
     }
   }
@@ -65,7 +65,9 @@ static Count write_block(const uint32_t *restrict scores,
 }
 
 /* write_above(scores, frozen, out, places, heights, low, width, threads)
-   -> (dropped, found) */
+   -> (dropped, found), or (dropped, -1) if there is no room for all places
+
+   Room is shared out evenly: each block of values has the same part of it. */
 static PyObject *write_above(PyObject *module, PyObject *args) {
   Py_buffer b[5];
   unsigned int low, width;
@@ -75,29 +77,40 @@ static PyObject *write_above(PyObject *module, PyObject *args) {
     return NULL;
   const Py_ssize_t size = b[0].len / 4;
   const Py_ssize_t blocks = (size + BLOCK - 1) / BLOCK;
-  Count *counts = of_one_length(b, 5) ? PyMem_Malloc(blocks * sizeof(Count)) : NULL;
+  Count *counts = NULL;
+  if (of_one_length(b, 3) && of_one_length(b + 3, 2)) {
+    counts = PyMem_Malloc(blocks * sizeof(Count));
+    if (!counts) PyErr_NoMemory();
+  }
   if (!counts) {
     release(b, 5);
-    return PyErr_Occurred() ? NULL : PyErr_NoMemory();
+    return NULL;
   }
   int32_t *places = b[3].buf, *heights = b[4].buf;
-  Count all = {0, 0};
+  const Py_ssize_t room = blocks ? b[3].len / 4 / blocks : 0;
+  Py_ssize_t dropped = 0, found = 0;
   Py_BEGIN_ALLOW_THREADS
 #pragma omp parallel for num_threads(threads) if (blocks > 1)
   for (Py_ssize_t n = 0; n < blocks; n++)
-    counts[n] = write_block(b[0].buf, b[1].buf, b[2].buf, places, heights, low, width,
-                            n * BLOCK, least((n + 1) * BLOCK, size));
+    counts[n] = write_block(b[0].buf, b[1].buf, b[2].buf, places + n * room,
+                            heights + n * room, room, low, width, n * BLOCK,
+                            least((n + 1) * BLOCK, size));
   for (Py_ssize_t n = 0; n < blocks; n++) {
+    dropped += counts[n].dropped;
+    if (found < 0) continue;
+    if (counts[n].found > room) {
+      found = -1;
+      continue;
+    }
     const size_t bytes = counts[n].found * 4;
-    memmove(places + all.found, places + n * BLOCK, bytes);
-    memmove(heights + all.found, heights + n * BLOCK, bytes);
-    all.found += counts[n].found;
-    all.dropped += counts[n].dropped;
+    memmove(places + found, places + n * room, bytes);
+    memmove(heights + found, heights + n * room, bytes);
+    found += counts[n].found;
   }
   Py_END_ALLOW_THREADS
   PyMem_Free(counts);
   release(b, 5);
-  return Py_BuildValue("nn", all.dropped, all.found);
+  return Py_BuildValue("nn", dropped, found);
 }
 
 /* pass_on(grad, frozen, scores, out, threads): out = grad * frozen * sign(scores) */
@@ -138,4 +151,8 @@ static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, "_kernels", NULL, -1, methods,
 };
 
-PyMODINIT_FUNC PyInit__kernels(void) { return PyModule_Create(&definition); }
+PyMODINIT_FUNC PyInit__kernels(void) {
+  PyObject *module = PyModule_Create(&definition);
+  if (module && PyModule_AddIntMacro(module, BLOCK)) Py_CLEAR(module);
+  return module;
+}

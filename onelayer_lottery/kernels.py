@@ -21,6 +21,7 @@ except ImportError:  # built without a compiler
 
 MAGNITUDE = 0x7FFFFFFF  # all bits of an fp32 number but its sign
 _CACHED = 1 << 17  # values at a time: what NumPy needs for them fits a core's cache
+_FEW = 32  # a bracket has one of so many values, mostly fewer
 _PROCESS = os.getpid()
 
 Bracket = Tuple[int, np.ndarray, np.ndarray]
@@ -35,10 +36,7 @@ def write_above(
     and of the magnitudes in [low, low + width) the places and what they are above low.
     """
     if compiled is not None:
-        places, heights = np.empty_like(scores), np.empty_like(scores)
-        arrays = (scores, frozen, out, places, heights)
-        dropped, found = compiled.write_above(*arrays, low, width, _threads())
-        return dropped, places[:found], heights[:found]
+        return _write_compiled(scores, frozen, out, low, width)
 
     def part(start: int) -> Bracket:
         cut = slice(start, start + _CACHED)
@@ -73,6 +71,16 @@ def pass_on(
 def _threads() -> int:
     """Those of torch; a fork inherits OpenMP without its threads and must do alone."""
     return torch.get_num_threads() if os.getpid() == _PROCESS else 1
+
+
+def _write_compiled(scores, frozen, out, low, width) -> Bracket:
+    for room in (scores.size // _FEW, scores.size + compiled.BLOCK):
+        places, heights = np.empty((2, room), np.int32)
+        arrays = (scores, frozen, out, places, heights)
+        dropped, found = compiled.write_above(*arrays, low, width, _threads())
+        if found >= 0:
+            break
+    return dropped, places[:found], heights[:found]
 
 
 def _write_numpy(scores, frozen, out, low, width) -> Bracket:

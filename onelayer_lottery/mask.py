@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from onelayer_lottery.holders import fewest_holders, holders
 from onelayer_lottery.kernels import MAGNITUDE, pass_on, write_above
 
 # Floating point numbers of one sign order as their bit patterns do.
@@ -68,8 +69,7 @@ def write_masked(
     if near is not None:
         threshold = _write_near(score_bits, frozen_bits, kept, out_bits, near)
     if threshold is None:
-        magnitude = score_bits & np.int32(MAGNITUDE)
-        near = _threshold(magnitude, kept)
+        near = _threshold(score_bits & np.int32(MAGNITUDE), kept)
         threshold = _write_near(score_bits, frozen_bits, kept, out_bits, near)
     out[:0].zero_()  # tells autograd that it has changed
     return threshold
@@ -110,15 +110,18 @@ class _StraightThrough(torch.autograd.Function):
     ) -> Tensor:
         # Not save_for_backward: the result may serve several backward passes.
         ctx.scores, ctx.frozen, ctx.signed = scores.detach(), frozen, signed
+        ctx.fewest = fewest_holders()
         return effective.detach()
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad: Tensor):
+        # In place where nobody can see it: a copy takes memory, and time to fill it.
+        unseen = holders(grad) in ctx.fewest and grad.is_contiguous()
+        slope = grad if unseen else torch.empty_like(ctx.scores)
         scores, frozen = ctx.scores, ctx.frozen
         if ctx.signed:
-            return grad * frozen, None, None, None
-        slope = torch.empty_like(scores)
+            return torch.mul(grad, frozen, out=slope), None, None, None
         if _plain(grad, frozen, scores):
             arrays = (t.view(-1).numpy() for t in (grad, frozen, scores, slope))
             pass_on(*arrays)
@@ -139,13 +142,14 @@ def _plain(*tensors: Tensor) -> bool:
 
 
 def _threshold(magnitude: np.ndarray, kept: int) -> int:
-    """The smallest magnitude that is kept."""
+    """The smallest magnitude that is kept; the array is left in another order."""
     place = magnitude.size - kept
-    return int(np.partition(magnitude, place)[place])
+    magnitude.partition(place)
+    return int(magnitude[place])
 
 
 def _select_on_cpu(magnitude: Tensor, kept: int) -> Tensor:
-    threshold = _threshold(magnitude.numpy(), kept)
+    threshold = _threshold(magnitude.numpy().copy(), kept)
     mask = magnitude >= threshold
     surplus = int(mask.count_nonzero()) - kept
     if surplus:

@@ -11,7 +11,8 @@ PACKAGE = Path(__file__).parent.parent / "onelayer_lottery"
 ALLOWED = {
     "parallel": set(),
     "kernels": {"parallel", "_kernels"},
-    "mask": {"kernels"},
+    "holders": set(),
+    "mask": {"holders", "kernels"},
     "frozen": {"parallel"},
     "errors": set(),
     "compat": set(),
@@ -108,6 +109,7 @@ WITHOUT_FAIRSEQ = {
     *("mask", "frozen", "modules", "errors", "checkpoint", "average"),
     *(
         "parallel",
+        "holders",
         "kernels",
         "fitting",
         "bits",

@@ -6,11 +6,13 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from onelayer_lottery import kernels
+from onelayer_lottery.holders import fewest_holders
 from onelayer_lottery.mask import (
     _NEAR,
     _select_on_cpu,
@@ -159,7 +161,7 @@ def test_other_precisions_are_written_too(dtype):
 
 
 def _write_in_a_fork(results):
-    with mock.patch.object(torch, "get_num_threads", lambda: 2):
+    with mock.patch.object(torch, "get_num_threads", return_value=2):
         torch.set_num_threads(1)  # torch itself cannot have them here
         assert_written(torch.randn(3, BLOCK), 0.5)
     results.put("written")
@@ -197,3 +199,66 @@ def test_the_gradient_of_the_scores_is_grad_times_frozen_times_sign():
     upstream = torch.tensor([[1.0, 10.0], [100.0, 1000.0]])
     (straight_through(scores, frozen, product) * upstream).sum().backward()
     assert scores.grad.tolist() == [[2.0, 30.0], [500.0, 7000.0]]
+
+
+def _added(weight, other, given):
+    return ((weight + other) * given).sum()
+
+
+def _seen_as_a_row(weight, other, given):
+    return ((weight.view(-1) + other.view(-1)) * given.view(-1)).sum()
+
+
+def _summed(weight, other, given):
+    return weight.sum() + (other * given).sum()
+
+
+def _stacked(weight, other, given):
+    return (torch.cat([weight, other]) * torch.cat([given, given])).sum()
+
+
+def _looked_up(weight, other, given):
+    found = F.embedding(torch.tensor([0, 1, 1]), weight)
+    return (F.linear(found, weight) @ torch.ones(2, 1)).sum() + (other * given).sum()
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("use", [_added, _seen_as_a_row, _summed, _stacked, _looked_up])
+def test_a_gradient_that_others_hold_is_not_overwritten(use, signed):
+    scores, other, given, frozen = torch.randn(4, 2, 2).unbind()
+    plain, plain_other = (t.clone().requires_grad_() for t in (frozen, other))
+    use(plain, plain_other, given).backward()
+    scores, other = scores.requires_grad_(), other.clone().requires_grad_()
+    use(
+        straight_through(scores, frozen, frozen, signed=signed), other, given
+    ).backward()
+    signs = 1 if signed else scores.detach().sign()
+    torch.testing.assert_close(scores.grad, plain.grad * frozen * signs)
+    torch.testing.assert_close(other.grad, plain_other.grad)
+
+
+def test_a_gradient_that_the_caller_holds_is_not_overwritten():
+    scores, frozen, given = torch.randn(3, 2, 2).unbind()
+    before, held = given.clone(), []
+    scores.requires_grad_()
+    weight = straight_through(scores, frozen, frozen)
+    weight.register_hook(held.append)
+    weight.retain_grad()
+    for gradient in (given, torch.stack([given, given])[0]):
+        (weight * 1).backward(gradient, retain_graph=True)
+        assert torch.equal(gradient, before)
+    F.linear(torch.eye(2), weight).backward(given.t(), retain_graph=True)
+    assert torch.equal(weight.grad, sum(held))
+    assert torch.equal(held[-1], before)
+
+
+def test_the_gradient_of_a_plain_layer_is_overwritten_not_copied():
+    if not fewest_holders():
+        pytest.skip("this torch does not count who holds a tensor")
+    scores, frozen = torch.randn(2, 3, 2).unbind()
+    scores.requires_grad_()
+    seen = []
+    weight = straight_through(scores, frozen, frozen)
+    weight.register_hook(lambda gradient: seen.append(gradient.data_ptr()))
+    F.linear(torch.randn(4, 2), weight).square().sum().backward()
+    assert seen == [scores.grad.data_ptr()]
