@@ -15,6 +15,7 @@ import math
 from dataclasses import replace
 from typing import Dict, Iterator, Optional, Tuple
 
+import torch
 from fairseq.models.roberta import RobertaLMHead
 from torch import Tensor, nn
 
@@ -109,6 +110,26 @@ def plant_reservoirs(
     logger.info("planted %s | %s", describe(model), config.signature())
 
 
+def bake_layers(model: nn.Module) -> None:
+    """Put stock layers with the effective weights in place of planted ones, for good.
+
+    For generation, which then costs what it costs with a stock model. Tied weights
+    stay tied; scores and frozen tensors are gone. The model must be in evaluation: in
+    training a mask may be soft.
+    """
+    weights: Dict[nn.Module, nn.Parameter] = {}  # by masked weight or frozen tensor
+    planted = (MaskedLinear, MaskedEmbedding, FrozenLinear)
+    for name, layer in list(model.named_modules(remove_duplicate=False)):
+        if not isinstance(layer, planted):
+            continue
+        source = layer.frozen if isinstance(layer, FrozenLinear) else layer.masked
+        if source not in weights:
+            with torch.no_grad():
+                weights[source] = nn.Parameter(layer.weight.detach())
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, _stock(layer, weights[source]))
+
+
 def masked_weights(model: nn.Module) -> Iterator[Tuple[str, MaskedWeight]]:
     """Each masked weight of a model once, with the name of the first layer it is in."""
     for name, module in model.named_modules():
@@ -175,6 +196,19 @@ def _settle_dense_parameters(
             elif not trained:
                 del module._parameters[key]
                 module.register_buffer(key, parameter.detach(), persistent=False)
+
+
+def _stock(planted: nn.Module, weight: nn.Parameter) -> nn.Module:
+    if isinstance(planted, MaskedEmbedding):
+        size = (planted.num_embeddings, planted.embedding_dim)
+        layer: nn.Module = nn.Embedding(*size, planted.padding_idx, device="meta")
+    else:
+        size = (planted.in_features, planted.out_features)
+        layer = nn.Linear(*size, bias=False, device="meta")
+        if planted.bias is not None:
+            layer.bias = nn.Parameter(planted.bias.detach())
+    layer.weight = weight
+    return layer.eval()
 
 
 def _fits(trained: Optional[Tensor], stock: Tensor) -> bool:

@@ -191,6 +191,24 @@ def test_keep_one_equals_the_stock_model_holding_the_same_weights(option):
         assert torch.equal(planted(**sample)[0], stock(**sample)[0])
 
 
+@pytest.mark.parametrize("option", OPTIONS)
+def test_prepared_for_generation_a_model_is_stock_to_the_bit(option):
+    learned = {"mask_method": "signed", "mask_scale": "row"}
+    model = build_with(option, **learned, mask_anneal=0.5, max_update=10)
+    sample = batch()
+    with torch.no_grad():
+        expected, _ = copy.deepcopy(model).eval()(**sample)
+        model.train()
+        model.set_num_updates(1)  # its masks are soft now
+        model.make_generation_fast_()
+        assert torch.equal(model(**sample)[0], expected)
+    assert not list(masked_weights(model))
+    assert not list(frozen_tensors(model))
+    if option != "untied output":
+        decoder = model.decoder
+        assert decoder.output_projection.weight is decoder.embed_tokens.weight
+
+
 def test_tied_embeddings_are_one_mask_and_one_effective_matrix():
     model = build_tiny()
     assert model.decoder.output_projection.masked is model.decoder.embed_tokens.masked

@@ -18,7 +18,7 @@ from onelayer_lottery.config import MaskConfig, add_mask_args, problems
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.flips import FlipRate
 from onelayer_lottery.importing import read_start
-from onelayer_lottery.planting import plant
+from onelayer_lottery.planting import bake_layers, plant
 from onelayer_lottery.roles import HEADS
 
 # The identity of a model travels in its state dict as the codes of its text. fairseq's
@@ -138,6 +138,11 @@ class PlantedModel:
     def prepare_for_inference_(self, cfg: Any) -> None:
         warn_of_dropped_data(cfg.dataset.required_batch_size_multiple)
         super().prepare_for_inference_(cfg)
+
+    def make_generation_fast_(self, **options: Any) -> None:
+        """As in fairseq, it can only generate from now on."""
+        super().make_generation_fast_(**options)
+        bake_layers(self)
 
     def _misfit(self, state_dict: Dict[str, Tensor], strict: bool) -> Optional[str]:
         if IDENTITY_KEY not in state_dict:
