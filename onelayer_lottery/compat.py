@@ -96,13 +96,15 @@ def all_arguments(args: Any) -> argparse.Namespace:
     return argparse.Namespace(**merged)
 
 
-def keep_freed_memory() -> None:
-    """Let glibc keep the memory that an update frees for the next one.
+def place_memory(*, lasting: bool) -> None:
+    """Tell glibc whether what is allocated from now on will last, or come and go.
 
-    The gradient of a masked weight is freed as soon as that of its scores is known. By
-    default glibc gives such blocks back to the system time and again, and the faults
-    of touching new ones took up to a tenth of a step of few tokens. Settings that the
-    user gave win; other allocators do not have this one.
+    What lasts (masked weights, the optimizer's state) is then taken from the system
+    block by block: between blocks that come and go it would leave holes, too small for
+    what comes next. What comes and goes stays in the heap when it is freed: by default
+    glibc gives it back time and again, and the faults of touching new memory took up
+    to a tenth of a step of few tokens. Settings that the user gave win; other
+    allocators do not have these.
     """
     given = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
     if sys.platform != "linux" or any(name in os.environ for name in given):
@@ -111,7 +113,7 @@ def keep_freed_memory() -> None:
     if mallopt:
         trim_threshold, mmap_threshold = -1, -3  # names in malloc.h
         mallopt(trim_threshold, 2**31 - 1)
-        mallopt(mmap_threshold, 32 << 20)  # the largest that it takes
+        mallopt(mmap_threshold, 64 << 10 if lasting else 32 << 20)  # 32 MB at most
 
 
 def fairseq_version() -> str:

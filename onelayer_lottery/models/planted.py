@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from onelayer_lottery.compat import (
     all_arguments,
-    keep_freed_memory,
+    place_memory,
     warn_of_dropped_data,
 )
 from onelayer_lottery.config import MaskConfig, add_mask_args, problems
@@ -32,6 +32,7 @@ class PlantedModel:
 
     stock_arch: str  # the stock architecture whose flags give the same model, unmasked
     config_class = MaskConfig
+    first_update: Optional[int] = None  # of this process: a training may be resumed
     misfit_of_stock = (
         "it has no masks; it is of a dense model, whose layers one shared frozen layer"
         " cannot hold. Give a checkpoint of a masked model, or none to start from"
@@ -70,7 +71,6 @@ class PlantedModel:
             model.plant(model, imports=imports, start=start)
         except LotteryError as error:
             raise SystemExit(str(error)) from None
-        keep_freed_memory()
         # For heads, which a task registers later.
         model.head_start = {k: v for k, v in start.items() if k.startswith(HEADS)}
         model.flip_rate = FlipRate()
@@ -102,6 +102,10 @@ class PlantedModel:
             raise SystemExit(str(error)) from None
 
     def set_num_updates(self, num_updates: int) -> None:
+        if self.training:
+            if self.first_update is None:
+                self.first_update = num_updates
+            place_memory(lasting=num_updates == self.first_update)
         super().set_num_updates(num_updates)
         rate = self.flip_rate.after(self, num_updates) if self.training else None
         if rate is not None:
