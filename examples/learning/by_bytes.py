@@ -133,7 +133,9 @@ def draw(points: List[Point], path: Path) -> None:
             markersize=10 if point.form == "ticket" else 6,
             color=f"C{labels.index(point.label)}",
             linestyle="none",
-            label=f"{point.label}, {point.form}",
+            label=point.label
+            if point.form == "ticket"
+            else f"{point.label}, {point.form}",
         )
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter("{x:g}")
