@@ -9,8 +9,7 @@ few as in the backward pass of a plain layer, nobody is left who could see a cha
 from __future__ import annotations
 
 import sys
-from functools import lru_cache
-from typing import FrozenSet, List, Optional, Tuple
+from typing import Callable, FrozenSet, Optional, Set, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -22,10 +21,7 @@ _COUNTED = hasattr(Tensor, "_use_count") and hasattr(torch._C, "_storage_Use_Cou
 
 
 def holders(grad: Tensor) -> Optional[Holders]:
-    """How often a gradient is held; to be called by a function's backward itself.
-
-    None where torch does not tell.
-    """
+    """How often a gradient is held; None where torch does not tell."""
     if not _COUNTED:
         return None
     base = grad._base
@@ -37,37 +33,31 @@ def holders(grad: Tensor) -> Optional[Holders]:
     )
 
 
-@lru_cache(maxsize=None)
-def fewest_holders() -> FrozenSet[Holders]:
-    """What ``holders`` says of a gradient that nobody else has.
+def fewest_holders(
+    function: Callable[[Tensor, Set[Holders]], Tensor],
+) -> FrozenSet[Holders]:
+    """What ``holders`` says in the backward of a function if nobody else has it.
 
-    That of a plain layer, of an embedding, and of a weight that is both.
+    That is in a plain layer, in an embedding, and of a weight that is both. It depends
+    on who calls whom: ``function`` must be the one that will ask, and ask whether the
+    holders are in the set that it is given here.
     """
-    if not _COUNTED:
-        return frozenset()
-    found: List[Holders] = []
+    asked = _Asked()
     with torch.inference_mode(False), torch.enable_grad():
-        for looked_up in (False, True):
-            for multiplied in (False, True):
-                weight = _Look.apply(torch.ones(2, 2, requires_grad=True), found)
-                x = torch.ones(3, 2)
-                if looked_up:
-                    x = F.embedding(torch.tensor([0, 1, 1]), weight)
-                if multiplied:
-                    x = F.linear(x, weight)
-                if looked_up or multiplied:
-                    x.pow(2).sum().backward()
-    return frozenset(found)
+        for looked_up, multiplied in ((False, True), (True, False), (True, True)):
+            weight = function(torch.ones(2, 2, requires_grad=True), asked)
+            x = torch.ones(3, 2)
+            if looked_up:
+                x = F.embedding(torch.tensor([0, 1, 1]), weight)
+            if multiplied:
+                x = F.linear(x, weight)
+            x.pow(2).sum().backward()
+    return frozenset(asked - {None})
 
 
-class _Look(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, weight: Tensor, found: List[Holders]) -> Tensor:
-        ctx.found = found
-        return weight.detach()
+class _Asked(set):
+    """Holds nothing, and remembers what it was asked for."""
 
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, grad: Tensor):
-        ctx.found.append(holders(grad))
-        return None, None
+    def __contains__(self, found: object) -> bool:
+        self.add(found)
+        return False

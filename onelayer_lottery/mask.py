@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Optional
+from functools import lru_cache
+from typing import AbstractSet, Optional
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from onelayer_lottery.holders import fewest_holders, holders
+from onelayer_lottery.holders import Holders, fewest_holders, holders
 from onelayer_lottery.kernels import MAGNITUDE, pass_on, write_above
 
 # Floating point numbers of one sign order as their bit patterns do.
@@ -100,17 +101,22 @@ def straight_through(
     The mask is taken for the magnitude of the scores, or if it is signed for the scores
     themselves: dL/dscores = dL/dW * frozen * sign(scores), or without the sign.
     """
-    return _StraightThrough.apply(scores, frozen, effective, signed)
+    return _StraightThrough.apply(scores, frozen, effective, signed, _fewest_holders())
 
 
 class _StraightThrough(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx, scores: Tensor, frozen: Tensor, effective: Tensor, signed: bool
+        ctx,
+        scores: Tensor,
+        frozen: Tensor,
+        effective: Tensor,
+        signed: bool,
+        fewest: AbstractSet[Holders],
     ) -> Tensor:
         # Not save_for_backward: the result may serve several backward passes.
         ctx.scores, ctx.frozen, ctx.signed = scores.detach(), frozen, signed
-        ctx.fewest = fewest_holders()
+        ctx.fewest = fewest
         return effective.detach()
 
     @staticmethod
@@ -121,7 +127,7 @@ class _StraightThrough(torch.autograd.Function):
         slope = grad if unseen else torch.empty_like(ctx.scores)
         scores, frozen = ctx.scores, ctx.frozen
         if ctx.signed:
-            return torch.mul(grad, frozen, out=slope), None, None, None
+            return torch.mul(grad, frozen, out=slope), None, None, None, None
         if _plain(grad, frozen, scores):
             arrays = (t.view(-1).numpy() for t in (grad, frozen, scores, slope))
             pass_on(*arrays)
@@ -130,7 +136,15 @@ class _StraightThrough(torch.autograd.Function):
             bits = _BITS[slope.dtype]
             signs = scores.view(bits) & torch.iinfo(bits).min
             slope.view(bits).bitwise_xor_(signs)
-        return slope, None, None, None
+        return slope, None, None, None, None
+
+
+@lru_cache(maxsize=None)
+def _fewest_holders() -> AbstractSet[Holders]:
+    ones = torch.ones(2, 2)
+    return fewest_holders(
+        lambda scores, found: _StraightThrough.apply(scores, ones, ones, False, found)
+    )
 
 
 def _plain(*tensors: Tensor) -> bool:

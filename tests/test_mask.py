@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from onelayer_lottery import kernels
-from onelayer_lottery.holders import fewest_holders
 from onelayer_lottery.mask import (
     _NEAR,
+    _fewest_holders,
     _select_on_cpu,
     _select_on_device,
     kept_count,
@@ -253,7 +253,7 @@ def test_a_gradient_that_the_caller_holds_is_not_overwritten():
 
 
 def test_the_gradient_of_a_plain_layer_is_overwritten_not_copied():
-    if not fewest_holders():
+    if not _fewest_holders():
         pytest.skip("this torch does not count who holds a tensor")
     scores, frozen = torch.randn(2, 3, 2).unbind()
     scores.requires_grad_()
