@@ -1,9 +1,8 @@
 /* The loops of kernels.py, compiled: one pass over memory instead of several.
-   They give the same bits as NumPy's. All arrays are bit patterns of fp32 numbers,
-   but for grad and frozen in pass_on, which are multiplied as such.
+   They give the same bits as NumPy's. All arrays are bit patterns of fp32 numbers.
 
-   Threads are OpenMP's: torch has loaded its library and keeps its threads awake, and
-   those of another library would have to share the cores with them. */
+   Threads are OpenMP's, of the library that torch has loaded, if it has this name:
+   its threads stay awake, and others would have to share the cores with them. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -123,15 +122,18 @@ static PyObject *pass_on(PyObject *module, PyObject *args) {
     release(b, 4);
     return NULL;
   }
-  const float *restrict grad = b[0].buf;
-  const float *restrict frozen = b[1].buf;
+  const uint32_t *grad = b[0].buf; /* may be the same as out */
+  const uint32_t *restrict frozen = b[1].buf;
   const uint32_t *restrict scores = b[2].buf;
-  uint32_t *restrict out = b[3].buf;
+  uint32_t *out = b[3].buf;
   const Py_ssize_t size = b[0].len / 4;
   Py_BEGIN_ALLOW_THREADS
-#pragma omp parallel for num_threads(threads) if (size > BLOCK)
+#pragma omp parallel for simd num_threads(threads) if (parallel : size > BLOCK)
   for (Py_ssize_t i = 0; i < size; i++) {
-    const float slope = grad[i] * frozen[i];
+    float slope, weight;
+    memcpy(&slope, &grad[i], 4);
+    memcpy(&weight, &frozen[i], 4);
+    slope *= weight;
     uint32_t bits;
     memcpy(&bits, &slope, 4);
     out[i] = bits ^ (scores[i] & ~MAGNITUDE);

@@ -114,8 +114,8 @@ def bake_layers(model: nn.Module) -> None:
     """Put stock layers with the effective weights in place of planted ones, for good.
 
     For generation, which then costs what it costs with a stock model. Tied weights
-    stay tied; scores and frozen tensors are gone. The model must be in evaluation: in
-    training a mask may be soft.
+    stay tied; scores and frozen tensors are gone but for RoBERTa's head for masked
+    words. The model must be in evaluation: in training a mask may be soft.
     """
     weights: Dict[nn.Module, nn.Parameter] = {}  # by masked weight or frozen tensor
     planted = (MaskedLinear, MaskedEmbedding, FrozenLinear)

@@ -345,6 +345,30 @@ def test_a_needed_run_whose_checkpoint_is_gone_runs_again(swept, tmp_path, left)
     assert "runs again" not in sweep(path, "--out", out).stderr
 
 
+def test_a_run_that_fails_when_run_again_keeps_its_result(swept, tmp_path):
+    path, first, _ = swept
+    out = tmp_path / "runs"
+    dense, *_ = (r for r in results(first) if r["variant"] == "dense")
+    (out / dense["folder"]).mkdir(parents=True)
+    (out / dense["folder"] / "checkpoint_last.pt").mkdir()  # nothing can be saved here
+    (out / "results.jsonl").write_text(json.dumps(dense) + "\n", "utf-8")
+    done = sweep(path, "--out", out, status=1)
+    assert "FAILED dense-seed-1" in done.stderr
+    assert [r for r in results(out) if r["variant"] == "dense"] == [dense]
+
+
+def test_a_copied_checkpoint_is_used_without_the_rest_of_its_run(swept, tmp_path):
+    path, first, _ = swept
+    out = tmp_path / "runs"
+    dense, *_ = (r for r in results(first) if r["variant"] == "dense")
+    (out / dense["folder"]).mkdir(parents=True)
+    shutil.copy(first / dense["folder"] / "checkpoint_best.pt", out / dense["folder"])
+    (out / "results.jsonl").write_text(json.dumps(dense) + "\n", "utf-8")
+    done = sweep(path, "--out", out, "--jobs", 2)
+    assert "runs again" not in done.stderr
+    assert len(results(out)) == 3
+
+
 def test_a_killed_sweep_ends_its_trainings_and_goes_on(grid, tmp_path):
     path = grid("variants: {slow: {}}\n", base="  save-interval-updates: 5\n")
     path.write_text(path.read_text().replace("max-update: 4", "max-update: 60"))

@@ -34,7 +34,7 @@ from onelayer_lottery.experiments.size import data_sizes, model_signature, model
 from onelayer_lottery.files import whole_file
 
 TASK, RESULT, FAILURE = "task.json", "result.json", "failure.json"
-_TRAINED = "trained"
+TRAINED = "trained"  # there when the training is done
 _LAST = "checkpoint_last.pt"
 
 
@@ -76,10 +76,10 @@ class StepError(LotteryError):
 
 def _run(folder: Path, task: Dict[str, Any]) -> Dict[str, Any]:
     steps = task["steps"]
-    if not (folder / _TRAINED).exists():
+    if not (folder / TRAINED).exists():
         _mend_last(folder)
         _step("fairseq-train", steps["train"], folder / "train.log")
-        (folder / _TRAINED).touch()
+        (folder / TRAINED).touch()
     if "average" in steps:
         _step("average", steps["average"], folder / "average.log")
     checkpoint = folder / task["checkpoint"]

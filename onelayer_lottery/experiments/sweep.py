@@ -12,7 +12,7 @@ import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set
 
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.experiments.commands import checkpoint_of, folder_of, task_of
@@ -25,7 +25,7 @@ from onelayer_lottery.experiments.results import (
     read_results,
     write_plan,
 )
-from onelayer_lottery.experiments.run import FAILURE, RESULT, TASK
+from onelayer_lottery.experiments.run import FAILURE, RESULT, TASK, TRAINED
 from onelayer_lottery.files import whole_file
 
 _DISK_FULL = os.strerror(28)
@@ -55,6 +55,7 @@ class _Sweep:
             for id, result in read_results(out).items()
             if result["status"] == "finished"
         }
+        self.again: Set[str] = set()  # ids of finished runs that are run again
         self.failed: List[Run] = []
         self.running: Dict[str, Any] = {}  # handles of the launcher, by id of the run
         for run in self.runs:
@@ -91,17 +92,21 @@ class _Sweep:
                 if id in self.finished and self._lost(self.by_id[id]):
                     need = self.by_id[id]
                     _say(f"{need.name} runs again: its checkpoint is needed, and gone")
+                    self.again.add(id)
                     del self.finished[id]
                     waiting.append(need)
 
     def _lost(self, run: Run) -> bool:
         folder = folder_of(self.out, run)
-        if not (folder / RESULT).exists():  # never here, or begun again and stopped
-            return True
-        if checkpoint_of(self.out, run).exists():
-            return False
-        shutil.rmtree(folder)
-        return True
+        there = checkpoint_of(self.out, run).exists()
+        if not (folder / RESULT).exists():
+            # Copied here from elsewhere it is whole; else begun again, and stopped.
+            return not there or (folder / TASK).exists()
+        if not there:
+            # First: a kill within the next line must not leave it without a model.
+            (folder / TRAINED).unlink(missing_ok=True)
+            shutil.rmtree(folder)
+        return not there
 
     def _ready(self, run: Run, waiting: List[Run]) -> bool:
         """Whether a run can start now; one that never can is taken out."""
@@ -166,7 +171,8 @@ class _Sweep:
     def _fail(self, run: Run, failure: Dict[str, str]) -> None:
         self.failed.append(run)
         base = {"id": run.id, "status": "failed", "variant": run.variant}
-        append_result(self.out, {**base, "seed": run.seed, **failure})
+        if run.id not in self.again:  # its earlier result is still right
+            append_result(self.out, {**base, "seed": run.seed, **failure})
         self.progress.say(
             f"FAILED {run.name}: {failure['reason']}; see {failure['log']}"
         )

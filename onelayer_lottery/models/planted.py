@@ -103,7 +103,7 @@ class PlantedModel:
 
     def set_num_updates(self, num_updates: int) -> None:
         if self.training:
-            if self.first_update is None:
+            if self.first_update is None or num_updates < self.first_update:
                 self.first_update = num_updates
             place_memory(lasting=num_updates == self.first_update)
         super().set_num_updates(num_updates)
