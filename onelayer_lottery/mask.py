@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import AbstractSet, Optional
+from typing import AbstractSet, NamedTuple, Optional
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from onelayer_lottery.holders import Holders, fewest_holders, holders
-from onelayer_lottery.kernels import MAGNITUDE, pass_on, write_above
+from onelayer_lottery.kernels import MAGNITUDE, pass_on, room_for_signs, write_above
 
 # Floating point numbers of one sign order as their bit patterns do.
 _BITS = {
@@ -44,19 +44,26 @@ def top_k_mask(scores: Tensor, keep: float) -> Tensor:
     return select(magnitude, kept).view(scores.shape)
 
 
+class Written(NamedTuple):
+    """What was found while a masked weight was written."""
+
+    threshold: int  # bit pattern of the smallest magnitude that is kept
+    signs: Optional[np.ndarray]  # of the scores, a bit each, for the way back
+
+
 def write_masked(
     scores: Tensor,
     frozen: Tensor,
     keep: float,
     *,
     out: Tensor,
-    near: Optional[int] = None,
-) -> Optional[int]:
+    last: Optional[Written] = None,
+) -> Optional[Written]:
     """Write frozen * ``top_k_mask`` to ``out``; return a hint for the next time.
 
-    Scores move little between two updates. Given the hint as ``near``, the same exact
+    Scores move little between two updates. Given the hint as ``last``, the same exact
     mask takes one pass over the scores: only those close to the last threshold are
-    compared with each other.
+    compared with each other. The memory of its signs is used again.
     """
     kept = kept_count(scores.numel(), keep)
     tensors = (scores, frozen, out)
@@ -66,14 +73,14 @@ def write_masked(
     score_bits, frozen_bits, out_bits = (
         t.detach().view(torch.int32).flatten().numpy() for t in tensors
     )
-    threshold = None
-    if near is not None:
-        threshold = _write_near(score_bits, frozen_bits, kept, out_bits, near)
+    signs = room_for_signs(scores.numel()) if last is None else last.signs
+    arrays = (score_bits, frozen_bits, out_bits, signs)
+    threshold = None if last is None else _write_near(*arrays, kept, last.threshold)
     if threshold is None:
         near = _threshold(score_bits & np.int32(MAGNITUDE), kept)
-        threshold = _write_near(score_bits, frozen_bits, kept, out_bits, near)
+        threshold = _write_near(*arrays, kept, near)
     out[:0].zero_()  # tells autograd that it has changed
-    return threshold
+    return Written(threshold, signs)
 
 
 def turned(frozen: Tensor, scores: Tensor) -> Tensor:
@@ -94,14 +101,22 @@ def soften(product: Tensor, scores: Tensor, frozen: Tensor, softness: float) -> 
 
 
 def straight_through(
-    scores: Tensor, frozen: Tensor, effective: Tensor, *, signed: bool = False
+    scores: Tensor,
+    frozen: Tensor,
+    effective: Tensor,
+    *,
+    signed: bool = False,
+    written: Optional[Written] = None,
 ) -> Tensor:
     """Return ``effective`` = frozen * mask so that its gradient reaches the scores.
 
     The mask is taken for the magnitude of the scores, or if it is signed for the scores
-    themselves: dL/dscores = dL/dW * frozen * sign(scores), or without the sign.
+    themselves: dL/dscores = dL/dW * frozen * sign(scores), or without the sign. What
+    ``write_masked`` returned for ``effective`` makes it faster.
     """
-    return _StraightThrough.apply(scores, frozen, effective, signed, _fewest_holders())
+    signs = None if written is None else written.signs
+    fewest = _fewest_holders()
+    return _StraightThrough.apply(scores, frozen, effective, signed, signs, fewest)
 
 
 class _StraightThrough(torch.autograd.Function):
@@ -112,11 +127,12 @@ class _StraightThrough(torch.autograd.Function):
         frozen: Tensor,
         effective: Tensor,
         signed: bool,
+        signs: Optional[np.ndarray],
         fewest: AbstractSet[Holders],
     ) -> Tensor:
         # Not save_for_backward: the result may serve several backward passes.
         ctx.scores, ctx.frozen, ctx.signed = scores.detach(), frozen, signed
-        ctx.fewest = fewest
+        ctx.signs, ctx.fewest = signs, fewest
         return effective.detach()
 
     @staticmethod
@@ -127,23 +143,25 @@ class _StraightThrough(torch.autograd.Function):
         slope = grad if unseen else torch.empty_like(ctx.scores)
         scores, frozen = ctx.scores, ctx.frozen
         if ctx.signed:
-            return torch.mul(grad, frozen, out=slope), None, None, None, None
-        if _plain(grad, frozen, scores):
+            torch.mul(grad, frozen, out=slope)
+        elif _plain(grad, frozen, scores):
             arrays = (t.view(-1).numpy() for t in (grad, frozen, scores, slope))
-            pass_on(*arrays)
+            pass_on(*arrays, signs=ctx.signs)
         else:
             torch.mul(grad, frozen, out=slope)
             bits = _BITS[slope.dtype]
             signs = scores.view(bits) & torch.iinfo(bits).min
             slope.view(bits).bitwise_xor_(signs)
-        return slope, None, None, None, None
+        return slope, None, None, None, None, None
 
 
 @lru_cache(maxsize=None)
 def _fewest_holders() -> AbstractSet[Holders]:
     ones = torch.ones(2, 2)
     return fewest_holders(
-        lambda scores, found: _StraightThrough.apply(scores, ones, ones, False, found)
+        lambda scores, found: _StraightThrough.apply(
+            scores, ones, ones, False, None, found
+        )
     )
 
 
@@ -180,7 +198,12 @@ def _select_on_device(magnitude: Tensor, kept: int) -> Tensor:
 
 
 def _write_near(
-    scores: np.ndarray, frozen: np.ndarray, kept: int, out: np.ndarray, near: int
+    scores: np.ndarray,
+    frozen: np.ndarray,
+    out: np.ndarray,
+    signs: Optional[np.ndarray],
+    kept: int,
+    near: int,
 ) -> Optional[int]:
     """Write what is kept if the threshold is close to ``near``, and return it.
 
@@ -190,7 +213,7 @@ def _write_near(
     """
     low = max(near - _NEAR, 0)
     width = min(2 * _NEAR, MAGNITUDE - low)
-    dropped, places, heights = write_above(scores, frozen, out, low, width)
+    dropped, places, heights = write_above(scores, frozen, out, signs, low, width)
     surplus = scores.size - dropped - kept
     if not 0 <= surplus <= places.size:
         return None

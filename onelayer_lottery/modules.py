@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from onelayer_lottery.frozen import frozen_weight, uniform
 from onelayer_lottery.mask import (
+    Written,
     soften,
     straight_through,
     top_k_mask,
@@ -80,7 +81,7 @@ class MaskedWeight(nn.Module):
         self._unscalable = not len(self.scales)
         self._stale = True
         self._leading_to_scores: Optional[Tensor] = None  # the product, for autograd
-        self._threshold: Optional[int] = None
+        self._written: Optional[Written] = None
         self._product_of: Tuple[int, int] = (0, 0)
         self._num_updates = -1
 
@@ -97,7 +98,11 @@ class MaskedWeight(nn.Module):
         # One for all uses of a tied weight: its gradients are summed, then passed on.
         if self._leading_to_scores is None:
             self._leading_to_scores = straight_through(
-                self.scores, self.frozen.weight, product, signed=self.signed
+                self.scores,
+                self.frozen.weight,
+                product,
+                signed=self.signed,
+                written=self._written,
             )
         return self._leading_to_scores
 
@@ -131,12 +136,12 @@ class MaskedWeight(nn.Module):
                 if self._product is None:
                     self._product = torch.empty_like(frozen)
                     self._ready = as_parameter(self._product.detach())
-                self._threshold = write_masked(
+                self._written = write_masked(
                     scores,
                     frozen,
                     self.keep,
                     out=self._product,
-                    near=self._threshold,
+                    last=self._written,
                 )
                 if self._softness > 0:
                     soften(self._product, scores, frozen, self._softness)
@@ -171,7 +176,7 @@ class MaskedWeight(nn.Module):
 
 
 _NO_PRODUCT = {
-    **dict.fromkeys(("_product", "_ready", "_leading_to_scores")),
+    **dict.fromkeys(("_product", "_ready", "_written", "_leading_to_scores")),
     "_stale": True,
 }
 

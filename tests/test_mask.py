@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from onelayer_lottery import kernels
+from onelayer_lottery.kernels import room_for_signs
 from onelayer_lottery.mask import (
     _NEAR,
+    Written,
     _fewest_holders,
     _select_on_cpu,
     _select_on_device,
@@ -112,9 +114,10 @@ def test_a_soft_product_keeps_weights_in_part():
 def assert_written(scores: torch.Tensor, keep: float, near=None) -> int:
     frozen = torch.randn(scores.shape) + 3
     out = torch.full_like(frozen, float("nan"))
-    threshold = write_masked(scores, frozen, keep, out=out, near=near)
+    last = near if near is None else Written(near, room_for_signs(scores.numel()))
+    written = write_masked(scores, frozen, keep, out=out, last=last)
     assert torch.equal(out, frozen * mask_by_stable_sort(scores, keep))
-    return threshold
+    return None if written is None else written.threshold
 
 
 @settings(max_examples=400, deadline=None)
@@ -182,14 +185,22 @@ def test_a_process_forked_after_masking_can_mask(monkeypatch):
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_the_gradient_of_a_large_tensor_is_that_of_torch(threads, monkeypatch):
+@pytest.mark.parametrize("size", [1, 31, 32, 77, BLOCK // 2 + 7])
+def test_the_gradient_is_that_of_torch_by_scores_and_by_their_signs(
+    size, threads, monkeypatch
+):
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    frozen, upstream, scores = torch.randn(3, 3, BLOCK // 2 + 7).unbind()
-    scores[0, :3] = torch.tensor([0.0, -0.0, 1.0])
+    frozen, upstream, scores = torch.randn(3, 3, size).unbind()
+    scores.view(-1)[:3] = torch.tensor([0.0, -0.0, 1.0])
     scores.requires_grad_()
-    straight_through(scores, frozen, frozen).backward(upstream)
-    signs = torch.ones_like(scores).copysign(scores.detach())
-    assert torch.equal(scores.grad, upstream * frozen * signs)
+    product = torch.empty_like(frozen)
+    written = write_masked(scores, frozen, 0.5, out=product)
+    assert (written.signs is None) == (kernels.compiled is None)
+    for way in (None, written):
+        scores.grad = None
+        straight_through(scores, frozen, product, written=way).backward(upstream)
+        signs = torch.ones_like(scores).copysign(scores.detach())
+        assert torch.equal(scores.grad, upstream * frozen * signs)
 
 
 def test_the_gradient_of_the_scores_is_grad_times_frozen_times_sign():
