@@ -41,7 +41,8 @@ def main() -> None:
     hush_fairseq()
     plan = QUICK if options.quick else FULL
     if options.rounds:
-        plan = replace(plan, rounds=options.rounds, short_rounds=options.rounds)
+        kinds = ("rounds", "short_rounds", "memory_rounds")
+        plan = replace(plan, **dict.fromkeys(kinds, options.rounds))
     if options.profile:
         for tokens in (512, 4096):
             print(profile_table(plan.size, tokens), end="\n\n")
@@ -94,8 +95,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--rounds",
         type=int,
-        help=f"of every ratio of times (default {FULL.rounds}, of steps of 512"
-        f" tokens {FULL.short_rounds}; at least {FEWEST_ROUNDS})",
+        help=f"of every ratio (default {FULL.rounds}, of steps of 512 tokens"
+        f" {FULL.short_rounds}, of memory {FULL.memory_rounds}; at least"
+        f" {FEWEST_ROUNDS})",
     )
     parser.add_argument(
         "--out",
