@@ -45,9 +45,8 @@ typedef struct {
 static Count write_block(const uint32_t *restrict scores,
                          const uint32_t *restrict frozen, uint32_t *restrict out,
                          uint32_t *restrict signs, int32_t *restrict places,
-                         int32_t *restrict heights,
-                         Py_ssize_t room, uint32_t low, uint32_t width,
-                         Py_ssize_t start, Py_ssize_t end) {
+                         int32_t *restrict heights, Py_ssize_t room, uint32_t low,
+                         uint32_t width, Py_ssize_t start, Py_ssize_t end) {
   Count count = {0, 0};
   for (Py_ssize_t from = start; from < end; from += WORD) {
     const Py_ssize_t to = least(from + WORD, end);
@@ -77,7 +76,8 @@ static Count write_block(const uint32_t *restrict scores,
 /* write_above(scores, frozen, out, signs, places, heights, low, width, threads)
    -> (dropped, found), or (dropped, -1) if there is no room for all places
 
-   signs, packed, are those of the scores. Room is shared out evenly: each block of values has the same part of it. */
+   signs, packed, are those of the scores. Room is shared out evenly: each block of
+   values has the same part of it. */
 static PyObject *write_above(PyObject *module, PyObject *args) {
   Py_buffer b[6];
   unsigned int low, width;

@@ -43,8 +43,9 @@ def write_above(
 ) -> Bracket:
     """Write ``frozen`` where the magnitude of a score is ``low`` or more, else zero.
 
-    All arrays are bit patterns of fp32 numbers, as int32. Returns how many are zeroed,
-    and of the magnitudes in [low, low + width) the places and what they are above low.
+    All arrays are bit patterns of fp32 numbers, as int32. ``signs``, if there is room
+    for them, become those of the scores, packed. Returns how many are zeroed, and of
+    the magnitudes in [low, low + width) the places and what they are above low.
     """
     if signs is not None:
         return _write_compiled(scores, frozen, out, signs, low, width)
