@@ -22,7 +22,7 @@ lint: venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-venv: .venv/installed
+venv: .venv/built
 
 # fairseq-fixed in an isolated build would fetch a second torch, and with its
 # dependencies torchaudio; its extensions must not be built in parallel.
@@ -34,5 +34,9 @@ venv: .venv/installed
 	CFLAGS="-g0 -O1" $(BIN)/python -m pip install --quiet --no-build-isolation \
 		--no-deps fairseq-fixed==0.12.3.1
 	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps fastBPE==0.1.0
+	touch $@
+
+# Python calls the compiled loops by their latest arguments.
+.venv/built: .venv/installed onelayer_lottery/_kernels.c
 	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --editable .
 	touch $@
