@@ -1,5 +1,6 @@
 """Flags that make masks learn better, through the real commands."""
 
+import re
 import subprocess
 import sys
 
@@ -131,6 +132,23 @@ def test_targets_become_the_translations_of_a_teacher(fairseq, dense):
     for name in ("train.de-en.de.bin", "valid.de-en.en.bin", "dict.en.txt"):
         assert (out / name).read_bytes() == (data / name).read_bytes()
     fairseq.train(out, "from-translations", "--max-update", 1)
+
+
+def test_masks_that_were_left_out_can_be_tried_again(fairseq, monkeypatch):
+    monkeypatch.setenv("PYTHON", sys.executable)
+    as_ever = "mean:0"
+    methods = ("coats:2", "frozen:0.5", "global", "mean:0.5", "holding:0.5", as_ever)
+    losses = {}
+    for method in methods:
+        done = fairseq.run(
+            ROOT / "examples" / "learning" / "left_out.sh",
+            *("data-bin", method, 1, "--max-update", 3, "--warmup-updates", 0),
+            user_dir=False,
+        )
+        assert f"with masks by {method}" in done.out
+        found = re.findall(r"'valid' subset .* nll_loss ([0-9.]+) ", done.log)
+        losses[method] = float(found[-1])
+    assert len(set(losses.values())) == len(methods), losses
 
 
 def test_what_cannot_be_distilled_is_said_in_a_sentence(fairseq, dense):

@@ -3,10 +3,11 @@
 #
 #   examples/learning/left_out.sh data/multi30k/data-bin coats:2 1
 #
-# The last words are the method (coats:2, frozen:0.5 or global) and the seed.
+# The last words are the method (coats:2, frozen:0.5, global, mean:0.99 or holding:0.1) and
+# the seed; flags of fairseq-train may follow.
 set -euo pipefail
-if [ $# -ne 3 ]; then
-    echo "usage: left_out.sh DATA-BIN METHOD SEED" >&2
+if [ $# -lt 3 ]; then
+    echo "usage: left_out.sh DATA-BIN METHOD SEED [FLAGS]" >&2
     exit 2
 fi
 here=$(cd "$(dirname "$0")" && pwd)
@@ -17,4 +18,4 @@ METHOD=$2 OMP_NUM_THREADS=1 "${PYTHON:-python}" -m fairseq_cli.train "$1" \
     --lr-scheduler polynomial_decay --warmup-updates 200 --total-num-update 800 \
     --max-update 800 --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
     --max-tokens 500 --required-batch-size-multiple 1 --num-workers 0 --no-save \
-    --validate-interval-updates 200 --cpu --log-format simple
+    --validate-interval-updates 200 --cpu --log-format simple "${@:4}"

@@ -6,7 +6,11 @@ Train with ``--user-dir examples/learning/left_out`` and METHOD in the environme
   largest scores counts double (Multicoated supermasks), all scaled to the same power;
 - frozen:0.5 of the positions, drawn once, half are kept and half dropped for good, and
   the others learn (partly frozen masks);
-- global: one threshold for all tensors, on scores relative to their first range.
+- global: one threshold for all tensors, on scores relative to their first range;
+- mean:0.99 validation has the mask of the moving average of the scores, of which each
+  update keeps 0.99;
+- holding:0.1 a weight that is kept stays until its score is a tenth below the threshold
+  (hysteresis).
 
 Loss can be measured so, nothing more: tickets know nothing of these masks.
 """
@@ -22,6 +26,7 @@ from onelayer_lottery.modules import MaskedWeight
 
 METHOD, _, VALUE = os.environ.get("METHOD", "").partition(":")
 _met: List[MaskedWeight] = []  # in the order in which the model first uses them
+_last: Dict[MaskedWeight, Tensor] = {}  # what a method keeps from update to update
 _common: Dict[Tuple[int, int], Tensor] = {}  # threshold by update and number of tensors
 
 
@@ -59,7 +64,30 @@ def _global(weight: MaskedWeight, magnitude: Tensor, softness: float) -> Tensor:
     return _factors(magnitude, _common[now] / magnitude.shape[1] ** 0.5, softness)
 
 
-_METHODS = {"coats": _coats, "frozen": _partly_frozen, "global": _global}
+def _mean(weight: MaskedWeight, magnitude: Tensor, softness: float) -> Tensor:
+    if weight.training:
+        average = _last.setdefault(weight, weight.scores.detach().clone())
+        average.lerp_(weight.scores.detach(), 1 - float(VALUE))
+    elif weight in _last:
+        magnitude = _last[weight].abs()
+    return _factors(magnitude, _threshold(magnitude, weight.keep), softness)
+
+
+def _holding(weight: MaskedWeight, magnitude: Tensor, softness: float) -> Tensor:
+    if weight in _last:
+        magnitude = magnitude * (1 + float(VALUE) * _last[weight])
+    threshold = _threshold(magnitude, weight.keep)
+    _last[weight] = (magnitude >= threshold).float()
+    return _factors(magnitude, threshold, softness)
+
+
+_METHODS = {
+    "coats": _coats,
+    "frozen": _partly_frozen,
+    "global": _global,
+    "mean": _mean,
+    "holding": _holding,
+}
 
 
 @torch.no_grad()
@@ -75,6 +103,6 @@ def _current_product(self: MaskedWeight) -> Tensor:
 
 
 if METHOD not in _METHODS:
-    raise SystemExit(f"METHOD is {METHOD!r}; give coats:2, frozen:0.5 or global")
+    raise SystemExit(f"METHOD is {METHOD!r}; give one of {', '.join(_METHODS)}")
 MaskedWeight._current_product = _current_product
 print(f"onelayer_lottery {onelayer_lottery.__version__} with masks by {METHOD}:{VALUE}")
