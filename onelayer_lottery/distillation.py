@@ -15,6 +15,7 @@ from torch import nn
 
 from onelayer_lottery.checkpoint import load_checkpoint
 from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.importing import check_symbols
 
 
 @dataclass
@@ -82,6 +83,7 @@ def _load(path: str, task) -> nn.Module:
     try:
         load_checkpoint(path)  # refuses what is not only data
         (teacher,), _ = load_model_ensemble([path], task=task)
+        check_symbols(path, teacher, task)
     except LotteryError as error:
         raise SystemExit(f"--teacher: {error}") from None
     except RuntimeError:  # of load_state_dict: tensors of other shapes

@@ -10,6 +10,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 import numpy as np
 import torch
+from fairseq.data.data_utils import infer_language_pair
 from torch import Tensor
 
 from onelayer_lottery.checkpoint import load_checkpoint
@@ -90,6 +91,11 @@ def read_positions(path: Path, *, trust: bool = False) -> Optional[Tensor]:
         return None
     tensors = _load(path, trust)["model"]
     return next((tensors[n].float() for n in _POSITIONS if n in tensors), None)
+
+
+def checkpoint_symbols(path: Path, side: str) -> Optional[List[str]]:
+    """The symbols of a checkpoint's side, if their dictionary is found."""
+    return _symbols(_dictionary_beside(path, load_checkpoint(path), side))
 
 
 def align(
@@ -216,13 +222,16 @@ def _dictionary_beside(path: Path, state: Dict[str, Any], name: str) -> Optional
     config = state.get("cfg") or {}
     task = config.get("task") or state.get("args") or {}
     values = task if isinstance(task, dict) else vars(task)
-    key = "source_lang" if name.startswith("encoder") else "target_lang"
+    place = 0 if name.startswith("encoder") else 1
     data = _first_folder(values.get("data"))
+    key = ("source_lang", "target_lang")[place]
+    language = values.get(key)
+    if not language and data and data.is_dir():
+        language = infer_language_pair(str(data))[place]
     # The data of sentence pairs have a folder for each column.
     folders = [path.parent, *([data, data / "input0"] if data else [])]
     for folder in folders:
         candidates = sorted(folder.glob("dict.*txt")) if folder.is_dir() else []
-        language = values.get(key)
         exact = [p for p in candidates if p.name == f"dict.{language}.txt"]
         plain = [p for p in candidates if p.name == "dict.txt"]
         same = len({p.read_bytes() for p in candidates}) == 1

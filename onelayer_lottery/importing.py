@@ -15,6 +15,7 @@ from onelayer_lottery.config import MaskConfig
 from onelayer_lottery.embeddings import (
     SIDES,
     align,
+    checkpoint_symbols,
     read_positions,
     read_vectors,
 )
@@ -95,17 +96,20 @@ def read_start(path: str, model: nn.Module, task: Any, args: Any) -> Dict[str, T
     try:
         found = load_checkpoint(path)["model"]
         _check_fit(found, model)
-        _check_symbols(path, task)
+        check_symbols(path, model, task)
     except LotteryError as error:
         raise LotteryError(f"--mask-start: {error}") from None
     args.start_inside = True  # with the arguments, into every checkpoint
     return found
 
 
-def _check_symbols(path: str, task: Any) -> None:
+def check_symbols(path: str, model: nn.Module, task: Any) -> None:
+    """Refuse the checkpoint of a ``model`` with other dictionaries than the task's."""
     for side, ours in zip(SIDES, (task.source_dictionary, task.target_dictionary)):
+        if not hasattr(model, side):
+            continue
         try:
-            theirs = read_vectors(Path(path), side).symbols
+            theirs = checkpoint_symbols(Path(path), side)
         except LotteryError:  # it does not say which of several is its own
             theirs = None
         if theirs is None:
@@ -114,7 +118,8 @@ def _check_symbols(path: str, task: Any) -> None:
                 path,
                 side,
             )
-        elif theirs != ours.symbols:
+        # RoBERTa's tasks add a symbol to what is in the file.
+        elif theirs != ours.symbols[: len(theirs)]:
             raise LotteryError(
                 f"{path} was trained with another dictionary of the {side}; give a"
                 " model that was trained with these dictionaries"

@@ -45,7 +45,7 @@ ALLOWED = {
     },
     "checkpoint": {"compat", "errors", "files"},
     "average": {"checkpoint", "errors"},
-    "distillation": {"checkpoint", "errors"},
+    "distillation": {"checkpoint", "errors", "importing"},
     "files": set(),
     "embeddings": {"checkpoint", "errors", "files"},
     "importing": {"checkpoint", "config", "embeddings", "errors", "roles"},

@@ -1,6 +1,7 @@
 """Flags that make masks learn better, through the real commands."""
 
 import re
+import shutil
 import subprocess
 import sys
 
@@ -205,3 +206,21 @@ def test_bad_flags_are_one_sentence(fairseq, trained, dense, flags, sentence):
     assert done.status != 0
     assert sentence in done.log
     assert "Traceback" not in done.log
+
+
+@pytest.mark.parametrize(
+    "flags", [("--mask-start",), ("--criterion", "distillation", "--teacher")]
+)
+def test_a_model_of_other_dictionaries_is_refused(fairseq, dense, flags, tmp_path):
+    data = tmp_path / "other-order"
+    shutil.copytree(fairseq.folder / "data-bin", data)
+    first, second, *rest = (data / "dict.en.txt").read_text("utf-8").splitlines()
+    lines = [second, first, *rest]
+    (data / "dict.en.txt").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    done = fairseq.train(data, tmp_path / "never", *flags, dense, status=None)
+    assert done.status != 0
+    assert f"{dense} was trained with another dictionary of the decoder" in done.log
+    assert flags[-1] in done.log
+    assert "Traceback" not in done.log
+    done = fairseq.train("data-bin", tmp_path / "same", *flags, dense)
+    assert "order of symbols is trusted" not in done.log
