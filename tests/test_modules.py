@@ -114,6 +114,31 @@ def test_a_signed_mask_turns_weights_and_learns_which():
     assert torch.equal(scores.grad, slope * frozen)
 
 
+@pytest.mark.parametrize("signed", [False, True])
+def test_larger_first_scores_are_a_smaller_learning_rate(signed):
+    """So that the scale of the first scores need not be a flag."""
+
+    def weights_after_training(factor):
+        masked = masked_weight((24, 32), anneal=8, signed=signed)
+        with torch.no_grad():
+            masked.scores.mul_(factor)
+        layer = MaskedLinear(masked)
+        adam = torch.optim.Adam([masked.scores], lr=factor * 0.03)
+        generator = torch.Generator().manual_seed(5)
+        for update in range(12):
+            masked.set_num_updates(update)
+            x, wanted = (torch.randn(16, n, generator=generator) for n in (32, 24))
+            loss = F.mse_loss(layer(x), wanted)
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+            yield layer.weight.detach().clone()
+
+    unscaled, scaled_up = (list(weights_after_training(f)) for f in (1, 4))
+    assert all(map(torch.equal, unscaled, scaled_up))
+    assert not torch.equal(unscaled[0], unscaled[-1])
+
+
 def test_a_soft_signed_mask_has_the_signs_of_the_scores():
     weight = masked_weight((6, 8), signed=True, anneal=10)
     weight.set_num_updates(0)
