@@ -81,9 +81,9 @@ class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
 
 def _load(path: str, task) -> nn.Module:
     try:
-        load_checkpoint(path)  # refuses what is not only data
+        state = load_checkpoint(path)  # refuses what is not only data
         (teacher,), _ = load_model_ensemble([path], task=task)
-        check_symbols(path, teacher, task)
+        check_symbols(path, state, teacher, task)
     except LotteryError as error:
         raise SystemExit(f"--teacher: {error}") from None
     except RuntimeError:  # of load_state_dict: tensors of other shapes

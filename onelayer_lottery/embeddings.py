@@ -93,9 +93,11 @@ def read_positions(path: Path, *, trust: bool = False) -> Optional[Tensor]:
     return next((tensors[n].float() for n in _POSITIONS if n in tensors), None)
 
 
-def checkpoint_symbols(path: Path, side: str) -> Optional[List[str]]:
+def checkpoint_symbols(
+    path: Path, state: Dict[str, Any], side: str
+) -> Optional[List[str]]:
     """The symbols of a checkpoint's side, if their dictionary is found."""
-    return _symbols(_dictionary_beside(path, load_checkpoint(path), side))
+    return _symbols(_dictionary_beside(path, state, side))
 
 
 def align(

@@ -94,22 +94,24 @@ def read_start(path: str, model: nn.Module, task: Any, args: Any) -> Dict[str, T
     if getattr(args, "start_inside", False) or _comes_with_checkpoint(path, args):
         return {}
     try:
-        found = load_checkpoint(path)["model"]
-        _check_fit(found, model)
-        check_symbols(path, model, task)
+        state = load_checkpoint(path)
+        _check_fit(state["model"], model)
+        check_symbols(path, state, model, task)
     except LotteryError as error:
         raise LotteryError(f"--mask-start: {error}") from None
     args.start_inside = True  # with the arguments, into every checkpoint
-    return found
+    return state["model"]
 
 
-def check_symbols(path: str, model: nn.Module, task: Any) -> None:
+def check_symbols(
+    path: str, state: Dict[str, Any], model: nn.Module, task: Any
+) -> None:
     """Refuse the checkpoint of a ``model`` with other dictionaries than the task's."""
     for side, ours in zip(SIDES, (task.source_dictionary, task.target_dictionary)):
         if not hasattr(model, side):
             continue
         try:
-            theirs = checkpoint_symbols(Path(path), side)
+            theirs = checkpoint_symbols(Path(path), state, side)
         except LotteryError:  # it does not say which of several is its own
             theirs = None
         if theirs is None:
