@@ -154,7 +154,7 @@ class MaskedWeight(nn.Module):
     def _softness(self) -> float:
         if not (self.training and self.anneal):
             return 0.0
-        return 1 - max(self._num_updates, 0) / self.anneal
+        return max(0.0, 1 - max(self._num_updates, 0) / self.anneal)
 
     def train(self, mode: bool = True) -> MaskedWeight:
         if mode != self.training:

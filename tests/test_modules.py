@@ -157,6 +157,7 @@ def test_a_mask_hardens_during_training_and_is_hard_in_evaluation():
 
     assert away(0) > away(5) > away(9) > 0
     assert away(10) == away(11) == 0
+    assert weight._softness == 0  # never less, for those who mix with it
     assert away(5) > 0
     weight.eval()
     assert away(5) == 0
