@@ -42,7 +42,7 @@ class Classifier:
     """The stock model that a ticket gives, fed as in its training."""
 
     def __init__(self, ticket: Ticket):
-        flags = ticket.config["task"]
+        flags = ticket.configuration().task
         needed = ("num_classes", "classification_head_name", "max_positions")
         missing = [flag for flag in needed if flag not in flags]
         if missing:

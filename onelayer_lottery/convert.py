@@ -6,30 +6,39 @@ import math
 import re
 from argparse import Namespace
 from collections import defaultdict
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
+import numpy as np
 import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from torch import Tensor, nn
 
 from onelayer_lottery.checkpoint import Checkpoint
 from onelayer_lottery.compat import fast_path_names
-from onelayer_lottery.export import FROZEN, PATHS, SCALES, SCORES
+from onelayer_lottery.configuration import DIGEST_KEY, PATHS
+from onelayer_lottery.container import quote
+from onelayer_lottery.declared import (
+    check_declared,
+    roberta_weights,
+    transformer_weights,
+)
+from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.export import FROZEN, SCALES, SCORES
 from onelayer_lottery.framing import framed, ticket_kind
 from onelayer_lottery.frozen import STREAM_VERSION, digest, frozen_weight
 from onelayer_lottery.models.planted import (
-    DIGEST_KEY,
     IDENTITY_KEY,
     config_of,
     encode_identity,
 )
 from onelayer_lottery.modules import scaled
 from onelayer_lottery.roles import HEADS, kind_of, set_first_value
-from onelayer_lottery.tasks import read_symbols
+from onelayer_lottery.tasks import Kind, read_symbols
 from onelayer_lottery.ticket import Ticket, TicketError
 
-_HEAD = re.compile(re.escape(HEADS) + r"([^.]+)\.(dense|out_proj)\.weight")
+_HEAD = re.compile(re.escape(HEADS) + r"([A-Za-z_]\w{0,63})\.(dense|out_proj)\.weight")
 
 
 def checkpoint_from_ticket(ticket: Ticket) -> Checkpoint:
@@ -61,7 +70,7 @@ def checkpoint_from_ticket(ticket: Ticket) -> Checkpoint:
     for name, other in ticket.tied.items():
         for tensor in [n for n in tensors if n.startswith(f"{other}.masked.")]:
             tensors[name + tensor[len(other) :]] = tensors[tensor]
-    return framed(ticket, tensors, arch=ticket.config["arch"])
+    return framed(ticket, tensors, arch=ticket.configuration().arch)
 
 
 @torch.no_grad()
@@ -77,7 +86,7 @@ def working_model(ticket: Ticket) -> Tuple[nn.Module, Any]:
 
 def cannot_be_baked(ticket: Ticket) -> Optional[str]:
     """Why stock fairseq has no model that computes what the ticket's does, if so."""
-    kind = str(ticket.config["model"].get("reservoir_type", "transformer"))
+    kind = ticket.configuration().model.get("reservoir_type", "transformer")
     if kind == "transformer":
         return None
     return (
@@ -119,7 +128,7 @@ def baked_model(ticket: Ticket) -> Tuple[nn.Module, Any]:
     reason = cannot_be_baked(ticket)
     if reason:
         raise TicketError(reason)
-    if DIGEST_KEY in ticket.config:
+    if ticket.configuration().digest:
         return _baked_reservoirs(ticket)
     model, task = _stock_model(ticket)
     layers_of: Dict[str, List[str]] = defaultdict(list)
@@ -176,9 +185,13 @@ def _baked_reservoirs(ticket: Ticket) -> Tuple[nn.Module, Any]:
 def _planted_model(ticket: Ticket) -> Tuple[nn.Module, Any]:
     """The model of the ticket's own architecture, with what the ticket holds."""
     task = _task(ticket)
-    arguments = Namespace(arch=ticket.config["arch"], **ticket.config["model"])
+    configuration = ticket.configuration()
+    arguments = Namespace(arch=configuration.arch, **configuration.model)
+    _stock_arguments(ticket, task)  # for its checks
     try:
-        model = _model_class(ticket).build_model(arguments, task)
+        with _refusing():
+            ARCH_CONFIG_REGISTRY[configuration.arch](arguments)
+            model = _model_class(ticket).build_model(arguments, task)
         _add_heads(model, ticket)
         unknown = set(ticket.dense) - set(model.state_dict())
         if unknown:
@@ -194,10 +207,11 @@ def _planted_model(ticket: Ticket) -> Tuple[nn.Module, Any]:
 
 
 def _identity(ticket: Ticket) -> Dict[str, str]:
-    arguments = Namespace(**ticket.config["model"])
-    identity = config_of(ticket.config["arch"], arguments).identity()
-    if DIGEST_KEY in ticket.config:
-        identity[DIGEST_KEY] = str(ticket.config[DIGEST_KEY])
+    configuration = ticket.configuration()
+    arguments = Namespace(**configuration.model)
+    identity = config_of(configuration.arch, arguments).identity()
+    if configuration.digest:
+        identity[DIGEST_KEY] = configuration.digest
     return identity
 
 
@@ -258,17 +272,51 @@ def _stock_model(ticket: Ticket) -> Tuple[nn.Module, Any]:
     """The stock model of a ticket's shape, whatever its weights."""
     _check_signs(ticket)
     task = _task(ticket)
-    arch = _model_class(ticket).stock_arch
-    flags = {**ticket.config["model"], **dict.fromkeys(PATHS)}
-    arguments = Namespace(arch=arch, **flags)
-    ARCH_CONFIG_REGISTRY[arch](arguments)
-    model = ARCH_MODEL_REGISTRY[arch].build_model(arguments, task)
+    arguments = _stock_arguments(ticket, task)
+    with _refusing():
+        model = ARCH_MODEL_REGISTRY[arguments.arch].build_model(arguments, task)
     _add_heads(model, ticket)
     return model, task
 
 
+def _stock_arguments(ticket: Ticket, task: Any) -> Namespace:
+    """The arguments of the stock model, which the ticket has the weights of."""
+    model_class = _model_class(ticket)
+    flags = {**ticket.configuration().model, **dict.fromkeys(PATHS)}
+    arguments = Namespace(arch=model_class.stock_arch, **flags)
+    with _refusing():
+        ARCH_CONFIG_REGISTRY[arguments.arch](arguments)
+    try:
+        drawn = model_class.drawn_layers(arguments)
+    except ValueError as error:
+        reason = f"the ticket contradicts itself: --reservoir-layers {error}"
+        raise TicketError(reason) from None
+    source = len(task.source_dictionary)
+    if "decoder" in model_class.sides:
+        target = len(task.target_dictionary)
+        weights = transformer_weights(arguments, source=source, target=target)
+    else:
+        weights = roberta_weights(arguments, source=source)
+    check_declared(ticket, weights, drawn=drawn)
+    return arguments
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Turn fairseq's word on checked flags that contradict each other to a sentence."""
+    try:
+        yield
+    except (LotteryError, MemoryError):
+        raise
+    except Exception as error:
+        said = quote(str(error).strip().split("\n")[0])
+        raise TicketError(
+            f"the ticket contradicts itself: fairseq says {said}"
+        ) from None
+
+
 def _check_signs(ticket: Ticket) -> None:
-    method = str(ticket.config["model"].get("mask_method", "topk"))
+    method = ticket.configuration().model.get("mask_method", "topk")
     for name, masked in ticket.masks.items():
         if (masked.signs is not None) != (method == "signed"):
             there = "no signs" if masked.signs is None else "signs"
@@ -289,11 +337,12 @@ def _add_heads(model: nn.Module, ticket: Ticket) -> None:
         if found:
             shapes[found[1]][found[2]] = shape
     for name, parts in shapes.items():
-        shaped = all(len(parts.get(part, ())) == 2 for part in ("dense", "out_proj"))
-        if not shaped or hasattr(model.classification_heads, name):
+        dense, out = (parts.get(part, ()) for part in ("dense", "out_proj"))
+        inner, classes = dense[:1], out[:1]
+        chained = dense[1:] == (model.args.encoder_embed_dim,) and out[1:] == inner
+        if not chained or hasattr(model.classification_heads, name):
             raise TicketError(f"the ticket's classification head {name} is malformed")
-        rows = {part: shape[0] for part, shape in parts.items()}
-        model.register_classification_head(name, rows["out_proj"], rows["dense"])
+        model.register_classification_head(name, *classes, *inner)
 
 
 def _task(ticket: Ticket) -> SimpleNamespace:
@@ -302,11 +351,30 @@ def _task(ticket: Ticket) -> SimpleNamespace:
     for side in kind.embeddings:
         if side not in ticket.dictionaries:
             raise TicketError(f"the ticket has no dictionary of its {side}")
-        symbols[side] = read_symbols(ticket.dictionaries[side], kind)
+        try:
+            symbols[side] = read_symbols(
+                ticket.dictionaries[side], kind, most=_rows(ticket, kind, side)
+            )
+        except LotteryError as error:
+            raise TicketError(
+                f"the ticket's dictionary of its {side}: {error}"
+            ) from None
     return SimpleNamespace(
         source_dictionary=symbols["source"],
         target_dictionary=symbols.get("target", symbols["source"]),
     )
+
+
+def _rows(ticket: Ticket, kind: Kind, side: str) -> int:
+    """How many symbols of a side the ticket has embeddings of."""
+    layer = kind.embeddings[side]
+    layer = ticket.tied.get(layer, layer)
+    if layer in ticket.masks:
+        return ticket.masks[layer].mask.shape[0]
+    for name in (f"{layer}.weight", "encoder.embed_tokens.weight"):  # or shared by all
+        if ticket.dense.get(name, np.empty(())).ndim == 2:
+            return ticket.dense[name].shape[0]
+    raise TicketError(f"the ticket has no embeddings of its {side}")
 
 
 def _first_names(model: nn.Module) -> Dict[str, str]:
@@ -321,7 +389,7 @@ def _first_names(model: nn.Module) -> Dict[str, str]:
 
 
 def _model_class(ticket: Ticket):
-    arch = ticket.config.get("arch")
+    arch = ticket.configuration().arch
     model_class = ARCH_MODEL_REGISTRY.get(arch)
     if not hasattr(model_class, "stock_arch"):
         raise TicketError(f"the ticket's architecture {arch} is not known here")
@@ -334,7 +402,7 @@ def _weight(model: nn.Module, name: str, ticket: Ticket) -> Tensor:
     except AttributeError:
         raise TicketError(
             f"the ticket has a mask for {name}, which its architecture"
-            f" {ticket.config['arch']} does not have"
+            f" {ticket.configuration().arch} does not have"
         ) from None
     shape = tuple(ticket.masks[name].mask.shape)
     if tuple(weight.shape) != shape:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from enum import Enum
 from pathlib import Path
 from typing import Any, Dict, Optional, Tuple
 
@@ -12,16 +13,23 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 
 from onelayer_lottery.checkpoint import Checkpoint
 from onelayer_lottery.config import MaskConfig
+from onelayer_lottery.configuration import (
+    DIGEST_KEY,
+    IMPORTED,
+    PATHS,
+    Configuration,
+    check_configuration,
+)
+from onelayer_lottery.container import Refusal, quote
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.frozen import STREAM_VERSION, digest, frozen_weight
 from onelayer_lottery.mask import top_k_mask
 from onelayer_lottery.models.planted import (
-    DIGEST_KEY,
     IDENTITY_KEY,
     config_of,
     decode_identity,
 )
-from onelayer_lottery.modules import IMPORTED
+from onelayer_lottery.modules import IMPORTED as IMPORTED_TENSOR
 from onelayer_lottery.roles import gain_of, role_of
 from onelayer_lottery.tasks import (
     TRANSLATION,
@@ -35,10 +43,8 @@ from onelayer_lottery.ticket import Bpe, FrozenTensor, MaskedTensor, Ticket
 
 # How a checkpoint names the scores and the imported matrix of a layer.
 SCORES = ".masked.scores"
-FROZEN = f".masked.frozen.{IMPORTED}"
+FROZEN = f".masked.frozen.{IMPORTED_TENSOR}"
 SCALES = ".masked.scales."
-
-PATHS = ("encoder_embed_path", "decoder_embed_path")
 
 
 def ticket_from_checkpoint(
@@ -54,8 +60,10 @@ def ticket_from_checkpoint(
     imported embeddings that are kept are stored as ``embeddings``.
     """
     check_masked(state)
-    arguments, task = _arguments(state, "model"), _arguments(state, "task")
-    config = config_of(_architecture(arguments), arguments)
+    task = _arguments(state, "task")
+    raw = _configuration(_arguments(state, "model"), task)
+    flags = _checked(raw).model
+    config = config_of(raw["arch"], Namespace(**flags))
     ticket = Ticket(
         seed=config.mask_seed,
         init=str(config.mask_init),
@@ -66,7 +74,7 @@ def ticket_from_checkpoint(
         masks={},
         tied={},
         dense={},
-        config=_configuration(arguments, task),
+        config=raw,
         dictionaries={},
         bpe=bpe,
     )
@@ -77,25 +85,31 @@ def ticket_from_checkpoint(
         ticket.config["task"].update(dictionaries.flags)
         ticket.dictionaries.update(dictionaries.texts)
         kind = kind_of_task(task_name(task))
-        check_sizes(dictionaries, kind, state["model"], task)
+        classes = raw["task"].get("num_classes")
+        check_sizes(dictionaries, kind, state["model"], classes=classes)
+    ticket.configuration()
     padding = Dictionary().pad()
     for tensor_name, tensor in state["model"].items():
         name = tensor_name[: -len(SCORES)]
         if not tensor_name.endswith(SCORES):
             layer = tensor_name.rpartition(".")[0].partition(".masked.")[0]
-            own = tensor_name.endswith(".bias") or not _tied_to(layer, arguments)
+            own = tensor_name.endswith(".bias") or not _tied_to(layer, flags)
             if _is_trained(tensor_name) and own:
                 width = embeddings if "embed_tokens" in tensor_name else torch.float32
                 ticket.dense[tensor_name] = tensor.to(width).numpy()
             continue
-        tied = _tied_to(name, arguments)
+        tied = _tied_to(name, flags)
         if tied:
             ticket.tied[name] = tied
             continue
+        if tensor.dim() != 2 or not tensor.is_floating_point():
+            raise LotteryError(f"its scores of {name} are not a matrix of numbers")
         role = role_of(name, str(config.mask_share))
         mask = top_k_mask(tensor, config.mask_keep)
         imported = state["model"].get(f"{name}{FROZEN}")
         if imported is not None:
+            if imported.shape != tensor.shape:
+                raise LotteryError(f"its scores of {name} do not fit its embeddings")
             values = imported.float()[mask].to(embeddings).numpy()
             ticket.frozen[role] = FrozenTensor(
                 tuple(tensor.shape), 1.0, None, digest(imported.float()), values
@@ -133,10 +147,20 @@ def find_dictionaries(
 
 def _arguments(state: Checkpoint, part: str) -> Namespace:
     """The arguments of a part of a checkpoint's configuration, whatever its form."""
-    found = (state.get("cfg") or {}).get(part) or state.get("args")
-    if found is None:
+    sections = state.get("cfg")
+    found = sections.get(part) if isinstance(sections, dict) else None
+    found = found or state.get("args")
+    values = vars(found) if isinstance(found, Namespace) else found
+    if not isinstance(values, dict) or not all(isinstance(n, str) for n in values):
         raise LotteryError("it holds no configuration: it is not of fairseq's trainer")
-    return found if isinstance(found, Namespace) else Namespace(**found)
+    return Namespace(**values)
+
+
+def _checked(config: Dict[str, Any]) -> Configuration:
+    try:
+        return check_configuration(config)
+    except Refusal as refusal:
+        raise LotteryError(f"it cannot be used: {refusal}") from None
 
 
 def _configuration(model: Namespace, task: Namespace) -> Dict[str, Any]:
@@ -152,7 +176,7 @@ def _configuration(model: Namespace, task: Namespace) -> Dict[str, Any]:
     # Imported embeddings are in the ticket: that there was a file matters, not where.
     for name in PATHS:
         if flags.get(name):
-            flags[name] = "imported"
+            flags[name] = IMPORTED
     flags.update(embed_dict="", trust_checkpoint=False, mask_start="")
     flags["embeddings_inside"] = getattr(model, "embeddings_inside", False)
     kind = kind_of_task(task_name(task))
@@ -168,17 +192,21 @@ def _configuration(model: Namespace, task: Namespace) -> Dict[str, Any]:
 
 def _architecture(model: Namespace) -> str:
     arch = getattr(model, "arch", None) or getattr(model, "_name", None)
-    if not hasattr(ARCH_MODEL_REGISTRY.get(arch), "config_class"):
-        raise LotteryError(f"its architecture {arch} is not known to this version")
+    known = isinstance(arch, str) and hasattr(
+        ARCH_MODEL_REGISTRY.get(arch), "stock_arch"
+    )
+    if not known:
+        raise LotteryError(
+            f"its architecture {quote(arch)} is not known to this version"
+        )
     return arch
 
 
 def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, (bool, int, float)):
+    """A flag's value as JSON has it; fairseq's choices are strings of a class."""
+    if value is None or type(value) in (bool, int, float, str):
         return value
-    return (
-        [_plain(v) for v in value] if isinstance(value, (list, tuple)) else str(value)
-    )
+    return str(value) if isinstance(value, (str, Enum)) else quote(value)
 
 
 def _frozen_tensor(
@@ -203,13 +231,13 @@ def _is_trained(name: str) -> bool:
     return name.rpartition(".")[2] in ("weight", "bias") or SCALES in name
 
 
-def _tied_to(name: str, arguments: Namespace) -> Optional[str]:
+def _tied_to(name: str, flags: Dict[str, Any]) -> Optional[str]:
     """The layer whose weight a layer uses under another name, by fairseq's flags."""
-    if name == "encoder.lm_head" and not arguments.untie_weights_roberta:
+    if name == "encoder.lm_head" and not flags.get("untie_weights_roberta"):
         return "encoder.sentence_encoder.embed_tokens"
-    if getattr(arguments, "share_all_embeddings", False):
+    if flags.get("share_all_embeddings"):
         followers = ("decoder.embed_tokens", "decoder.output_projection")
         return "encoder.embed_tokens" if name in followers else None
-    if getattr(arguments, "share_decoder_input_output_embed", False):
+    if flags.get("share_decoder_input_output_embed"):
         return "decoder.embed_tokens" if name == "decoder.output_projection" else None
     return None

@@ -10,25 +10,24 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from onelayer_lottery.checkpoint import Checkpoint
-from onelayer_lottery.export import PATHS
+from onelayer_lottery.configuration import PATHS
 from onelayer_lottery.tasks import Kind, kind_of_task
 from onelayer_lottery.ticket import Ticket
 
 
 def ticket_kind(ticket: Ticket) -> Kind:
     """The kind of task that a ticket's model was trained for."""
-    task = ticket.config.get("task")
-    return kind_of_task(task.get("_name") if isinstance(task, dict) else None)
+    return kind_of_task(ticket.configuration().task.get("_name"))
 
 
 def framed(ticket: Ticket, tensors: Dict[str, Tensor], *, arch: str) -> Checkpoint:
     """A checkpoint that torch's safety check lets pass without this package."""
-    kind = ticket_kind(ticket)
-    task = {"data": "", **ticket.config["task"], **dict(kind.task_values)}
+    configuration, kind = ticket.configuration(), ticket_kind(ticket)
+    task = {"data": "", **configuration.task, **dict(kind.task_values)}
     task["_name"] = kind.name
-    model = {**task, **ticket.config["model"], "arch": arch, "task": kind.name}
+    model = {**task, **configuration.model, "arch": arch, "task": kind.name}
     model["_name"] = arch
-    if arch != ticket.config["arch"]:
+    if arch != configuration.arch:
         model.update(dict.fromkeys(PATHS))  # stock fairseq would read the files
     return {
         "args": None,

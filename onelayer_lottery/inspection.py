@@ -20,6 +20,7 @@ def inspect_ticket(
     ``stored`` has the bytes of each payload of the file; without it a mask counts one
     bit per position.
     """
+    configuration = ticket.configuration()
     roles = {role: _role(ticket, role, stored or {}) for role in ticket.frozen}
     positions = sum(row["layers"] * row["positions"] for row in roles.values())
     kept = sum(row["kept"] for row in roles.values())
@@ -27,8 +28,8 @@ def inspect_ticket(
     trained = sum(array.size for array in ticket.dense.values())
     mask_bytes = sum(row["mask_bytes"] for row in roles.values())
     return {
-        "architecture": ticket.config["arch"],
-        "signature": _signature(ticket),
+        "architecture": configuration.arch,
+        "signature": _signature(ticket, configuration.model),
         "roles": roles,
         "chance_overlap": ticket.keep / (2 - ticket.keep),
         "totals": {
@@ -117,8 +118,7 @@ def _overlap(masks: List[np.ndarray]) -> Optional[float]:
     return sum(indices) / len(indices) if indices else None
 
 
-def _signature(ticket: Ticket) -> str:
-    flags = ticket.config["model"]
+def _signature(ticket: Ticket, flags: Dict[str, Any]) -> str:
     if "reservoir_layers" in flags:
         names = ("layers", "type", "backward", "mask")
         own = [f"{name}:{flags.get(f'reservoir_{name}')}" for name in names]

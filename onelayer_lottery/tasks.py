@@ -11,6 +11,8 @@ from fairseq.data import Dictionary
 from fairseq.data.data_utils import infer_language_pair
 from torch import Tensor
 
+from onelayer_lottery.configuration import LANGUAGE
+from onelayer_lottery.container import quote
 from onelayer_lottery.embeddings import MASK
 from onelayer_lottery.errors import LotteryError
 
@@ -66,6 +68,7 @@ MASKED_LM = Kind(
     task_values=(("seed", 1),),
     criterion_values=(("tpu", False),),
 )
+_EXTRA_LABELS = 64  # fairseq-preprocess pads dictionaries to a multiple of 8
 _KINDS = {kind.name: kind for kind in (SENTENCE_PREDICTION, MASKED_LM)}
 
 
@@ -106,12 +109,11 @@ def find_task_dictionaries(
     kind = kind_of_task(task_name(task))
     data = str(getattr(task, "data", "")).split(":")[0]
     folders = [given] if given else [beside, *([Path(data)] if data else [])]
-    for folder in filter(Path.is_dir, folders):
+    for folder in filter(_is_folder, folders):
         names, flags = _files(kind, task, folder)
         paths = {side: folder / name for side, name in names.items()}
         if all(path.is_file() for path in paths.values()):
-            texts = {side: p.read_text(encoding="utf-8") for side, p in paths.items()}
-            return Dictionaries(texts, flags)
+            return Dictionaries({s: _read_text(p) for s, p in paths.items()}, flags)
     names, _ = _files(kind, task, None)
     wanted = " and ".join(names.values())
     places = ", ".join(str(folder) for folder in folders)
@@ -120,10 +122,33 @@ def find_task_dictionaries(
     )
 
 
-def read_symbols(text: str, kind: Kind = TRANSLATION) -> Dictionary:
-    """A dictionary as the task makes it of its file."""
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):  # too long, or with a zero byte
+        return False
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise LotteryError(f"cannot read the dictionary {path}: {error}") from None
+
+
+def read_symbols(
+    text: str, kind: Kind = TRANSLATION, *, most: Optional[int] = None
+) -> Dictionary:
+    """A dictionary as the task makes it of its file, of ``most`` symbols if given."""
     symbols = Dictionary()
-    symbols.add_from_file(StringIO(text))
+    lines = text.count("\n") + 1
+    if most is not None and lines > most:
+        raise LotteryError(f"it has {lines} lines for {most} embeddings")
+    try:
+        symbols.add_from_file(StringIO(text))
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).split("\n")[0]
+        raise LotteryError(f"it cannot be read: {quote(reason)}") from None
     if kind is not TRANSLATION:
         symbols.add_symbol(MASK)
     return symbols
@@ -131,7 +156,7 @@ def read_symbols(text: str, kind: Kind = TRANSLATION) -> Dictionary:
 
 def read_classes(text: str, count: int) -> List[str]:
     """The labels of a classification head in the order of its outputs."""
-    symbols = read_symbols(text)
+    symbols = read_symbols(text, most=count + _EXTRA_LABELS)
     labels = symbols.symbols[symbols.nspecial :][:count]
     if len(labels) < count:
         raise LotteryError(
@@ -141,22 +166,27 @@ def read_classes(text: str, count: int) -> List[str]:
 
 
 def check_sizes(
-    dictionaries: Dictionaries, kind: Kind, tensors: Dict[str, Tensor], task: Namespace
+    dictionaries: Dictionaries,
+    kind: Kind,
+    tensors: Dict[str, Tensor],
+    *,
+    classes: Optional[int],
 ) -> None:
     """Refuse dictionaries that a checkpoint was not trained with."""
     for side, layer in kind.embeddings.items():
         symbols = len(read_symbols(dictionaries.texts[side], kind))
         for key in (".masked.scores", ".weight"):
             matrix = tensors.get(f"{layer}{key}")
-            if matrix is not None and len(matrix) != symbols:
+            if matrix is not None and matrix.shape[:1] != (symbols,):
+                rows = matrix.shape[0] if matrix.dim() else 0
                 named = dictionaries.flags.get(f"{side}_lang", side)
                 raise LotteryError(
                     f"the dictionary of {named} has {symbols} symbols, the"
-                    f" {layer.partition('.')[0]} {len(matrix)} embeddings; give the"
+                    f" {layer.partition('.')[0]} {rows} embeddings; give the"
                     " folder of the dictionaries that it was trained with as --data DIR"
                 )
     if "label" in dictionaries.texts:
-        read_classes(dictionaries.texts["label"], task.num_classes)
+        read_classes(dictionaries.texts["label"], classes or 0)
 
 
 def _files(
@@ -171,6 +201,9 @@ def _files(
             del files["label"]
         return files, {}
     known = (getattr(task, "source_lang", None), getattr(task, "target_lang", None))
+    for language in filter(None, known):
+        if not (isinstance(language, str) and LANGUAGE.fullmatch(language)):
+            raise LotteryError(f"its language {quote(language)} is not the code of one")
     if folder and not all(known):
         known = infer_language_pair(str(folder))
     source, target = (f"dict.{lang or 'LANGUAGE'}.txt" for lang in known)

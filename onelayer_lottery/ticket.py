@@ -19,6 +19,7 @@ from typing import Any, Dict, Iterator, Optional, Tuple
 import numpy as np
 
 from onelayer_lottery.bits import CODINGS, decode_mask, encode_mask, pack, unpack
+from onelayer_lottery.configuration import Configuration, check_configuration
 from onelayer_lottery.container import (
     DIGEST,
     Container,
@@ -94,9 +95,23 @@ class Ticket:
     masks: Dict[str, MaskedTensor]  # by layer
     tied: Dict[str, str]  # other name of a masked layer -> its name in masks
     dense: Dict[str, np.ndarray]  # float32 or float16, by tensor name
-    config: Dict[str, Any]  # JSON
+    config: Dict[str, Any]  # JSON, as it is in the file: see ``configuration``
     dictionaries: Dict[str, str]  # text, by side
     bpe: Optional[Bpe] = None
+
+    def configuration(self) -> Configuration:
+        """The configuration, checked; nothing else of ``config`` may be used."""
+        try:
+            checked = check_configuration(self.config)
+            for name in ("seed", "init", "fan", "keep"):
+                stated = getattr(self, name)
+                require(
+                    checked.model.get(f"mask_{name}", stated) == stated,
+                    f"its mask_{name} contradicts its settings",
+                )
+        except Refusal as refusal:
+            raise TicketError(f"the ticket cannot be used: {refusal}") from None
+        return checked
 
 
 def write_ticket(

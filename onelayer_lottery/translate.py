@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import os
 from argparse import Namespace
-from typing import Callable, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 import torch
 from fairseq.dataclass.configs import DatasetConfig, GenerationConfig
@@ -43,7 +43,7 @@ class Translator:
     def __init__(self, ticket: Ticket):
         model, dictionaries = working_model(ticket)
         task = TranslationTask(
-            TranslationConfig(**ticket.config["task"]),
+            TranslationConfig(**_task_flags(ticket)),
             dictionaries.source_dictionary,
             dictionaries.target_dictionary,
         )
@@ -85,6 +85,15 @@ class Translator:
             )
             tokens = torch.cat([tokens[: longest - 1], tokens[-1:]])
         return tokens
+
+
+def _task_flags(ticket: Ticket) -> Dict[str, Any]:
+    flags = dict(ticket.configuration().task)
+    flags.pop("_name", None)
+    for name in ("left_pad_source", "left_pad_target"):
+        if name in flags:  # fairseq 0.12.2 stores them as text
+            flags[name] = str(flags[name]) == "True"
+    return flags
 
 
 def _return_memory() -> None:

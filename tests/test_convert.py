@@ -4,6 +4,7 @@ import copy
 from argparse import Namespace
 from io import StringIO
 
+import numpy as np
 import pytest
 import torch
 from stock import TINY, batch, build_tiny, translation_task
@@ -232,13 +233,14 @@ def damaged(ticket, change):
     ("change", "message"),
     [
         (
-            lambda t: setattr(t, "seed", 2),
+            lambda t: (setattr(t, "seed", 2), t.config["model"].update(mask_seed=2)),
             "the frozen weights of encoder.embed_tokens drawn here differ",
         ),
+        (lambda t: setattr(t, "seed", 2), "its mask_seed contradicts its settings"),
         (lambda t: setattr(t, "stream", 9), "are of stream 9, this version draws"),
         (
             lambda t: t.masks.pop("encoder.layers.0.fc1"),
-            "the ticket has no mask for encoder.layers.0.fc1",
+            "the ticket has no mask or weight for encoder.layers.0.fc1",
         ),
         (
             lambda t: t.config["model"].update(encoder_layers=1),
@@ -254,7 +256,7 @@ def damaged(ticket, change):
             "the ticket ties encoder.layers.0.fc1 to encoder.layers.1.fc1, its model",
         ),
         (
-            lambda t: t.dense.update({"encoder.odd.weight": t.masks}),
+            lambda t: t.dense.update({"encoder.odd.weight": np.zeros(3)}),
             "the ticket has encoder.odd.weight, which its model does not",
         ),
         (

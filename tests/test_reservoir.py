@@ -3,6 +3,7 @@
 import copy
 from argparse import Namespace
 
+import numpy as np
 import pytest
 import torch
 from fairseq.models import ARCH_MODEL_REGISTRY
@@ -604,10 +605,10 @@ def ticket_of(**flags):
         ),
         (
             lambda t: t.dense.pop("encoder.layers.0.fc1.weight"),
-            "the ticket has nothing for encoder.layers.0.fc1.weight",
+            "the ticket has no mask or weight for encoder.layers.0.fc1",
         ),
         (
-            lambda t: t.dense.update({"encoder.layers.1.fc1.weight": None}),
+            lambda t: t.dense.update({"encoder.layers.1.fc1.weight": np.zeros(3)}),
             "the ticket has encoder.layers.1.fc1.weight, which its model has not",
         ),
         (

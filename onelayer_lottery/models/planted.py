@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, FrozenSet, List, Optional
 
 import torch
 from fairseq.logging import metrics
@@ -24,7 +24,7 @@ from onelayer_lottery.roles import HEADS
 # The identity of a model travels in its state dict as the codes of its text. fairseq's
 # EMA leaves keys with "version" in them alone; half() leaves integers alone.
 IDENTITY_KEY = "mask_version"
-DIGEST_KEY = "frozen-sha256"  # in the identity of a model that has reservoirs
+_LONGEST_IDENTITY = 1 << 16
 
 
 class PlantedModel:
@@ -81,6 +81,11 @@ class PlantedModel:
     def problems(cls, config: MaskConfig, args: Any) -> List[str]:
         """All that is wrong with the flags, one sentence each."""
         return problems(config, args)
+
+    @classmethod
+    def drawn_layers(cls, args: Any) -> FrozenSet[str]:
+        """Names of layers whose weights come from the seed alone; here none."""
+        return frozenset()
 
     @classmethod
     def imports(cls, args: Any, task: Any, model: Any, config: MaskConfig):
@@ -153,7 +158,10 @@ class PlantedModel:
             if not strict:
                 return None
             return self.misfit_of_stock
-        theirs, ours = decode_identity(state_dict[IDENTITY_KEY]), self.identity()
+        try:
+            theirs, ours = decode_identity(state_dict[IDENTITY_KEY]), self.identity()
+        except LotteryError as error:
+            return str(error)
         if theirs != ours:
             differing = [
                 flag
@@ -194,5 +202,8 @@ def encode_identity(identity: Dict[str, str]) -> Tensor:
 
 def decode_identity(codes: Tensor) -> Dict[str, str]:
     """The identity in a state dict."""
-    parts = bytes(codes.tolist()).decode().split("|")
-    return dict(part.split(" ", 1) for part in parts)
+    try:
+        parts = bytes(codes.flatten()[:_LONGEST_IDENTITY].tolist()).decode().split("|")
+        return dict(part.split(" ", 1) for part in parts)
+    except (TypeError, ValueError):
+        raise LotteryError(f"its {IDENTITY_KEY} is damaged") from None

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, ClassVar, Dict, List, Optional
+from typing import Any, ClassVar, Dict, FrozenSet, List, Optional
 
 from fairseq.models import register_model
 from torch import Tensor, nn
 
+from onelayer_lottery.configuration import DIGEST_KEY
 from onelayer_lottery.frozen import digest
 from onelayer_lottery.models import roberta, transformer
-from onelayer_lottery.models.planted import DIGEST_KEY, PlantedModel
+from onelayer_lottery.models.planted import PlantedModel
 from onelayer_lottery.models.shapes import register_shape
 from onelayer_lottery.planting import frozen_tensors, plant_reservoirs
 from onelayer_lottery.reservoir_config import (
@@ -40,6 +41,13 @@ class ReservoirModel(PlantedModel):
     @classmethod
     def problems(cls, config: ReservoirConfig, args: Any) -> List[str]:
         return reservoir_problems(config, args, cls.depths(args))
+
+    @classmethod
+    def drawn_layers(cls, args: Any) -> FrozenSet[str]:
+        chosen = reservoir_layers(args.reservoir_layers, cls.depths(args))
+        return frozenset(
+            f"{cls.stacks[side]}.{index}" for side in chosen for index in chosen[side]
+        )
 
     @classmethod
     def build_model(cls, args: Any, task: Any):

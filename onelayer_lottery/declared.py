@@ -1,0 +1,107 @@
+"""The weights that flags declare, compared with a ticket before a model is built.
+
+Building a model takes the time and memory that its flags ask for, and a few bytes can
+ask for anything. A ticket holds a mask or a tensor for every weight, so the comparison
+bounds the model by the length of the file.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from math import prod
+from typing import Container, Dict, Iterator, Tuple
+
+from onelayer_lottery.ticket import Ticket, TicketError
+
+Shape = Tuple[int, ...]
+
+# Reservoirs are drawn from the seed: so many times more than the file holds.
+_MOST_DRAWN = 64
+
+
+def check_declared(
+    ticket: Ticket, weights: Iterator[Tuple[str, Shape]], *, drawn: Container[str]
+) -> None:
+    """Refuse a ticket that does not hold the ``weights`` that its flags declare.
+
+    The weights of the layers named in ``drawn`` come from the seed alone.
+    """
+    held = _held(ticket)
+    room = _MOST_DRAWN * sum(map(prod, held.values()))
+    for name, shape in weights:
+        layer = _layer(name)
+        if layer in drawn:
+            room -= prod(shape)
+            if room < 0:
+                raise TicketError(
+                    f"the ticket declares reservoirs of more than {_MOST_DRAWN} times"
+                    " the weights that it holds"
+                )
+        elif name not in held:
+            raise TicketError(f"the ticket has no mask or weight for {name}")
+        elif held[name] != shape:
+            raise TicketError(
+                f"the ticket's mask of {name} has the shape {held[name]}, its"
+                f" architecture and dictionaries ask for {shape}"
+            )
+
+
+def transformer_weights(
+    flags: Namespace, *, source: int, target: int
+) -> Iterator[Tuple[str, Shape]]:
+    """Weights of fairseq's Transformer by name, (out, in), tied ones once."""
+    encoder, decoder = flags.encoder_embed_dim, flags.decoder_embed_dim
+    yield "encoder.embed_tokens", (source, encoder)
+    yield from _layers(flags, "encoder", "encoder", encoder)
+    if not flags.share_all_embeddings:
+        yield "decoder.embed_tokens", (target, decoder)
+    cross = None if flags.no_cross_attention else encoder
+    yield from _layers(flags, "decoder", "decoder", decoder, cross=cross)
+    if flags.decoder_output_dim != decoder:
+        yield "decoder.project_out_dim", (flags.decoder_output_dim, decoder)
+    if not (flags.share_decoder_input_output_embed or flags.share_all_embeddings):
+        yield "decoder.output_projection", (target, flags.decoder_output_dim)
+
+
+def roberta_weights(flags: Namespace, *, source: int) -> Iterator[Tuple[str, Shape]]:
+    """Weights of fairseq's RoBERTa without its classification heads."""
+    width, stack = flags.encoder_embed_dim, "encoder.sentence_encoder"
+    yield f"{stack}.embed_tokens", (source, width)
+    yield from _layers(flags, "encoder", stack, width)
+    yield "encoder.lm_head.dense", (width, width)
+    if flags.untie_weights_roberta:
+        yield "encoder.lm_head", (source, width)
+
+
+def _layers(
+    flags: Namespace, side: str, stack: str, width: int, *, cross: int | None = None
+) -> Iterator[Tuple[str, Shape]]:
+    kept = getattr(flags, f"{side}_layers_to_keep", None)
+    depth = len(kept.split(",")) if kept else getattr(flags, f"{side}_layers")
+    inner = getattr(flags, f"{side}_ffn_embed_dim")
+    for index in range(depth):
+        layer = f"{stack}.layers.{index}"
+        for attention, inputs in (("self_attn", width), ("encoder_attn", cross)):
+            if inputs is not None:
+                yield f"{layer}.{attention}.q_proj", (width, width)
+                yield f"{layer}.{attention}.k_proj", (width, inputs)
+                yield f"{layer}.{attention}.v_proj", (width, inputs)
+                yield f"{layer}.{attention}.out_proj", (width, width)
+        yield f"{layer}.fc1", (inner, width)
+        yield f"{layer}.fc2", (width, inner)
+
+
+def _held(ticket: Ticket) -> Dict[str, Shape]:
+    """The shapes of all weights in a ticket by the name of their layer."""
+    held: Dict[str, Shape] = {n: m.mask.shape for n, m in ticket.masks.items()}
+    for name, array in ticket.dense.items():
+        layer, _, key = name.rpartition(".")
+        if key == "weight":
+            held[layer] = array.shape
+    return held
+
+
+def _layer(name: str) -> str:
+    """The layer of a stack that a weight is in: encoder.layers.3 of ....3.fc1."""
+    stack, found, rest = name.partition(".layers.")
+    return f"{stack}.layers.{rest.partition('.')[0]}" if found else name

@@ -1,0 +1,275 @@
+"""What a hostile ticket or checkpoint may not do: run code, open files, take memory."""
+
+import ast
+import copy
+import sys
+from pathlib import Path
+
+import fairseq
+import pytest
+import torch
+from stock import build_roberta, translation_task
+from test_convert import checkpoint_of, dictionaries_of, trained_model
+
+from onelayer_lottery.cli import main
+from onelayer_lottery.configuration import MODEL, TASK
+from onelayer_lottery.convert import baked_model, checkpoint_from_ticket
+from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.export import ticket_from_checkpoint
+from onelayer_lottery.inspection import inspect_ticket
+from onelayer_lottery.ticket import TicketError, write_ticket
+from onelayer_lottery.translate import load_ticket
+
+CODE = "[__import__('os').system('touch PWNED'), 100]"
+
+
+@pytest.fixture(scope="module")
+def honest():
+    task = translation_task()
+    state = checkpoint_of(trained_model(task))
+    return ticket_from_checkpoint(state, dictionaries=dictionaries_of(task))
+
+
+@pytest.fixture
+def ticket(honest, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return copy.deepcopy(honest)
+
+
+def run(*words):
+    return main([str(word) for word in words])
+
+
+def refused(ticket, tmp_path, capsys, message):
+    """Try every command on a ticket: each must end with the same clean sentence."""
+    path = tmp_path / "hostile.ticket"
+    write_ticket(ticket, path, force=True)
+    for words in (
+        ["inspect", path],
+        ["bake", path, "baked.pt"],
+        ["restore", path, "restored.pt"],
+    ):
+        assert run(*words) == 1, words
+        said = capsys.readouterr().err
+        assert message in said, said
+        assert said.count("\n") == 1
+    with pytest.raises(LotteryError) as error:
+        load_ticket(path)
+    assert message in str(error.value)
+    assert {entry.name for entry in tmp_path.iterdir()} == {path.name}
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("adaptive_softmax_cutoff", CODE),
+        ("encoder_xformers_att_config", CODE),
+        ("decoder_xformers_att_config", "{'name': 1}"),
+        ("adaptive_input", True),
+        ("quant_noise_pq", 0.5),
+        ("base_layers", 3),
+        ("mask_start", "start.pt"),
+        ("embed_dict", "dict.txt"),
+        ("trust_checkpoint", True),
+        ("encoder_embed_path", "/etc/passwd"),
+        ("decoder_embed_path", "imported.pt"),
+        ("encoder", {"embed_dim": 16}),
+        ("arch", "transformer"),
+        ("no_such_flag", "x"),
+        ("encoder_layers", 10**6),
+        ("encoder_layers", "2"),
+        ("encoder_layers", True),
+        ("encoder_embed_dim", 10**9),
+        ("max_source_positions", 2 * 10**7),
+        ("encoder_layers_to_keep", "0," * 10**5),
+        ("encoder_layers_to_keep", [0, 1]),
+        ("activation_fn", "relu()"),
+        ("mask_train", "none,code"),
+        ("mask_preset", "$" + "{oc.env:HOME}"),
+        ("dropout", "0.1"),
+        ("dropout", 2),
+    ],
+)
+def test_a_flag_that_a_file_may_not_set_is_refused(
+    flag, value, ticket, tmp_path, capsys
+):
+    ticket.config["model"][flag] = value
+    refused(ticket, tmp_path, capsys, f"its flag '{flag}' is ")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda config: config.pop("arch"), "its architecture is None"),
+        (lambda config: config.update(arch=["tiny"]), "its architecture is ['tiny']"),
+        (lambda config: config.update(arch="../x"), "its architecture is '../x'"),
+        (lambda config: config.pop("model"), "its config's model is not a JSON object"),
+        (lambda config: config.update(model=[]), "config's model is not a JSON object"),
+        (
+            lambda config: config.update(task=5),
+            "config's task is not a JSON object",
+        ),
+        (lambda config: config.update(extra=1), "the unknown key 'extra'"),
+        (
+            lambda config: config.update({"frozen-sha256": 7}),
+            "its frozen-sha256 is 7; expected a digest",
+        ),
+        (
+            lambda config: config["task"].update(source_lang="../../x"),
+            "its flag 'source_lang' is '../../x'",
+        ),
+        (
+            lambda config: config["task"].update(_name="code"),
+            "its flag '_name' is 'code'; expected one of translation",
+        ),
+        (
+            lambda config: config["task"].update(eval_bleu_args=CODE),
+            "its flag 'eval_bleu_args'",
+        ),
+        (
+            lambda config: config["model"].update(encoder_attention_heads=3),
+            "its encoder has 3 attention heads, which do not divide its width 16",
+        ),
+    ],
+)
+def test_a_malformed_configuration_is_refused(
+    change, message, ticket, tmp_path, capsys
+):
+    change(ticket.config)
+    refused(ticket, tmp_path, capsys, message)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"encoder_layers": 1000}, "no mask or weight for encoder.layers.2."),
+        ({"decoder_ffn_embed_dim": 60000}, "decoder.layers.0.fc1 has the shape"),
+        (
+            {"decoder_output_dim": 60000},
+            "no mask or weight for decoder.project_",
+        ),
+        (
+            {"encoder_embed_dim": 60000, "encoder_attention_heads": 2},
+            "encoder.embed_tokens has the shape (40, 16)",
+        ),
+    ],
+)
+def test_a_model_that_the_file_has_no_weights_of_is_not_built(
+    flags, message, ticket, monkeypatch
+):
+    ticket.config["model"].update(flags)
+    monkeypatch.setattr(
+        torch.nn.Linear, "__init__", lambda *a, **k: pytest.fail("it was built")
+    )
+    for use in (baked_model, checkpoint_from_ticket):
+        with pytest.raises(TicketError) as error:
+            use(ticket)
+        assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("w0 1\n" * 10**6, "it has 1000001 lines for 40 embeddings"),
+        ("w0 1\nw0 1\n", "it cannot be read: "),
+        ("w0 1\nw1 many\n", "it cannot be read: "),
+        ("w0\n", "it cannot be read: "),
+    ],
+)
+def test_a_malformed_dictionary_is_refused(text, message, ticket):
+    ticket.dictionaries["source"] = text
+    with pytest.raises(TicketError) as error:
+        baked_model(ticket)
+    assert str(error.value).startswith("the ticket's dictionary of its source: ")
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("flag", ["adaptive_softmax_cutoff", "no_cross_attention"])
+def test_a_checkpoint_with_code_in_its_flags_is_refused(flag, tmp_path, capsys):
+    task = translation_task()
+    state = checkpoint_of(trained_model(task), **{flag: CODE})
+    torch.save(state, tmp_path / "hostile.pt")
+    for side, text in dictionaries_of(task).texts.items():
+        language = {"source": "de", "target": "en"}[side]
+        (tmp_path / f"dict.{language}.txt").write_text(text, encoding="utf-8")
+    for words in (
+        ["inspect", tmp_path / "hostile.pt"],
+        ["ticket", tmp_path / "hostile.pt", tmp_path / "out.ticket"],
+        ["bake", tmp_path / "hostile.pt", tmp_path / "out.pt"],
+    ):
+        assert run(*words) == 1
+        assert f"its flag '{flag}' is " in capsys.readouterr().err
+    assert not list(tmp_path.glob("out*"))
+    assert not Path("PWNED").exists()
+
+
+# Calls in fairseq by which text could become code, with what they are given. A version
+# of fairseq that has others fails here: see whether a file can reach them.
+EVALUATED = {
+    "cfg.adaptive_softmax_cutoff",
+    "args.adaptive_softmax_cutoff",
+    "args.adaptive_input_cutoff",
+    "args.character_filters",
+    "xformers_att_config",
+    "temp",  # of GumbelVectorQuantizer
+    "x",  # of these functions themselves, in fairseq/utils.py
+    "params",  # of kernel_size in a parser
+}
+EVALUATORS = {"eval", "exec", "eval_str_list", "eval_str_dict", "eval_bool"}
+SOURCES = ("utils.py", "modules", "models/transformer", "models/roberta")
+
+
+def evaluated():
+    root = Path(fairseq.__file__).parent
+    for source in SOURCES:
+        path = root / source
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            text = file.read_text(encoding="utf-8")
+            for node in ast.walk(ast.parse(text)):
+                if not isinstance(node, ast.Call) or not node.args:
+                    continue
+                called = node.func
+                name = getattr(called, "id", getattr(called, "attr", None))
+                method = isinstance(called, ast.Attribute) and name in ("eval", "exec")
+                if name in EVALUATORS and not method:
+                    yield ast.get_source_segment(text, node.args[0])
+
+
+def test_fairseq_evaluates_only_flags_that_a_file_may_not_set():
+    found = set(evaluated())
+    assert found <= EVALUATED, found - EVALUATED
+    assert "cfg.adaptive_softmax_cutoff" in found  # the scan sees what it should
+    names = {expression.rpartition(".")[2] for expression in found}
+    allowed = {*MODEL, *TASK}
+    assert not names & allowed
+    assert not any(name.endswith("xformers_att_config") for name in allowed)
+
+
+def test_no_text_is_compiled_while_a_ticket_becomes_a_model(honest):
+    compiled = []
+    watching = [True]
+
+    def watch(event, arguments):
+        if event == "compile" and watching[0] and arguments[0] is not None:
+            compiled.append(arguments[0])
+
+    baked_model(honest)  # imports what it needs
+    sys.addaudithook(watch)  # stays for good, and then sees nothing
+    try:
+        baked_model(honest)
+        inspect_ticket(honest)
+        checkpoint_from_ticket(honest)
+    finally:
+        watching[0] = False
+    assert not compiled
+
+
+def test_every_flag_of_an_honest_model_may_be_in_a_file(honest):
+    roberta = build_roberta()
+    assert honest.configuration().model["encoder_layers"] == 2
+    unknown = {
+        name
+        for name, value in vars(roberta.arguments).items()
+        if name not in MODEL and value not in (None, False, 0, "", [])
+    }
+    assert unknown <= {"arch"}
