@@ -42,7 +42,9 @@ def average_checkpoints(
     first = {tensor.data_ptr(): name for name, tensor in reversed(list(model.items()))}
     state["model"] = {n: mean[first[tensor.data_ptr()]] for n, tensor in model.items()}
     state.pop("last_optimizer_state", None)
-    state.get("extra_state", {}).pop("ema", None)
+    extra = state.get("extra_state")
+    if isinstance(extra, dict):
+        dict.pop(extra, "ema", None)
     return state
 
 

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from onelayer_lottery.checkpoint_types import CHECKPOINT_TYPES
+
 # On import fairseq recommends a package for speech to everybody.
 logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
 
@@ -31,20 +33,6 @@ except ModuleNotFoundError as error:
 
 logger = logging.getLogger(__name__)
 
-_multiarray = (np._core if hasattr(np, "_core") else np.core).multiarray
-
-
-# What fairseq's checkpoints hold besides tensors and plain containers.
-CHECKPOINT_TYPES = [
-    argparse.Namespace,
-    _multiarray.scalar,
-    _multiarray._reconstruct,
-    np.ndarray,
-    np.dtype,
-    # NumPy 2 pickles a dtype by its class.
-    *({type(np.dtype(code)) for code in "?bhilqBHILQefd"} - {np.dtype}),
-]
-
 
 def trust_checkpoint_types() -> None:
     """Let torch.load read fairseq's own checkpoints with its safety check left on.
@@ -52,7 +40,7 @@ def trust_checkpoint_types() -> None:
     From 2.6 on torch.load refuses every type that is not on its list.
     """
     if hasattr(torch.serialization, "add_safe_globals"):
-        torch.serialization.add_safe_globals(CHECKPOINT_TYPES)
+        torch.serialization.add_safe_globals([*CHECKPOINT_TYPES.values()])
 
 
 def mend_numpy_names() -> None:
