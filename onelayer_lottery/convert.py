@@ -297,7 +297,17 @@ def _stock_arguments(ticket: Ticket, task: Any) -> Namespace:
         weights = transformer_weights(arguments, source=source, target=target)
     else:
         weights = roberta_weights(arguments, source=source)
-    check_declared(ticket, weights, drawn=drawn)
+    held: Dict[str, Tuple[int, ...]] = {
+        name: masked.mask.shape for name, masked in ticket.masks.items()
+    }
+    for name, array in ticket.dense.items():
+        layer, _, key = name.rpartition(".")
+        if key == "weight":
+            held[layer] = array.shape
+    try:
+        check_declared(held, weights, file="the ticket", drawn=drawn)
+    except LotteryError as error:
+        raise TicketError(str(error)) from None
     return arguments
 
 

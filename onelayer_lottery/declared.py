@@ -1,7 +1,7 @@
-"""The weights that flags declare, compared with a ticket before a model is built.
+"""The weights that flags declare, compared with a file before a model is built.
 
 Building a model takes the time and memory that its flags ask for, and a few bytes can
-ask for anything. A ticket holds a mask or a tensor for every weight, so the comparison
+ask for anything. A file holds a mask or a tensor for every weight, so the comparison
 bounds the model by the length of the file.
 """
 
@@ -11,7 +11,7 @@ from argparse import Namespace
 from math import prod
 from typing import Container, Dict, Iterator, Tuple
 
-from onelayer_lottery.ticket import Ticket, TicketError
+from onelayer_lottery.errors import LotteryError
 
 Shape = Tuple[int, ...]
 
@@ -20,28 +20,31 @@ _MOST_DRAWN = 64
 
 
 def check_declared(
-    ticket: Ticket, weights: Iterator[Tuple[str, Shape]], *, drawn: Container[str]
+    held: Dict[str, Shape],
+    weights: Iterator[Tuple[str, Shape]],
+    *,
+    file: str,
+    drawn: Container[str] = (),
 ) -> None:
-    """Refuse a ticket that does not hold the ``weights`` that its flags declare.
+    """Refuse a file that does not hold the ``weights`` that its flags declare.
 
-    The weights of the layers named in ``drawn`` come from the seed alone.
+    ``held`` has the shapes of what it holds, by layer. The weights of the layers named
+    in ``drawn`` come from the seed alone.
     """
-    held = _held(ticket)
     room = _MOST_DRAWN * sum(map(prod, held.values()))
     for name, shape in weights:
-        layer = _layer(name)
-        if layer in drawn:
+        if _layer(name) in drawn:
             room -= prod(shape)
             if room < 0:
-                raise TicketError(
-                    f"the ticket declares reservoirs of more than {_MOST_DRAWN} times"
+                raise LotteryError(
+                    f"{file} declares reservoirs of more than {_MOST_DRAWN} times"
                     " the weights that it holds"
                 )
         elif name not in held:
-            raise TicketError(f"the ticket has no mask or weight for {name}")
+            raise LotteryError(f"{file} has no mask or weight for {name}")
         elif held[name] != shape:
-            raise TicketError(
-                f"the ticket's mask of {name} has the shape {held[name]}, its"
+            raise LotteryError(
+                f"{file}'s mask of {name} has the shape {held[name]}, its"
                 f" architecture and dictionaries ask for {shape}"
             )
 
@@ -89,16 +92,6 @@ def _layers(
                 yield f"{layer}.{attention}.out_proj", (width, width)
         yield f"{layer}.fc1", (inner, width)
         yield f"{layer}.fc2", (width, inner)
-
-
-def _held(ticket: Ticket) -> Dict[str, Shape]:
-    """The shapes of all weights in a ticket by the name of their layer."""
-    held: Dict[str, Shape] = {n: m.mask.shape for n, m in ticket.masks.items()}
-    for name, array in ticket.dense.items():
-        layer, _, key = name.rpartition(".")
-        if key == "weight":
-            held[layer] = array.shape
-    return held
 
 
 def _layer(name: str) -> str:

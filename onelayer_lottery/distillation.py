@@ -2,20 +2,25 @@
 
 # No "from __future__ import annotations" here: fairseq reads the types at run time.
 from dataclasses import dataclass, field
-from typing import List
+from typing import Any, List
 
 import torch
-from fairseq.checkpoint_utils import load_model_ensemble
 from fairseq.criterions import register_criterion
 from fairseq.criterions.label_smoothed_cross_entropy import (
     LabelSmoothedCrossEntropyCriterion,
     LabelSmoothedCrossEntropyCriterionConfig,
 )
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.models.transformer import TransformerModel
 from torch import nn
 
-from onelayer_lottery.checkpoint import load_checkpoint
+from onelayer_lottery.checkpoint import Checkpoint, load_checkpoint
+from onelayer_lottery.configuration import PATHS
+from onelayer_lottery.declared import check_declared, transformer_weights
 from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.export import SCORES, checkpoint_arguments
 from onelayer_lottery.importing import check_symbols
+from onelayer_lottery.models.planted import PlantedModel
 
 
 @dataclass
@@ -82,7 +87,8 @@ class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
 def _load(path: str, task) -> nn.Module:
     try:
         state = load_checkpoint(path)  # refuses what is not only data
-        (teacher,), _ = load_model_ensemble([path], task=task)
+        teacher = _build(state, task)
+        teacher.load_state_dict(state["model"])
         check_symbols(path, state, teacher, task)
     except LotteryError as error:
         raise SystemExit(f"--teacher: {error}") from None
@@ -92,3 +98,29 @@ def _load(path: str, task) -> nn.Module:
             " with these very dictionaries"
         ) from None
     return teacher.eval()
+
+
+def _build(state: Checkpoint, task: Any) -> nn.Module:
+    """The model of a checkpoint, built from flags that are checked.
+
+    Not by fairseq's own loader, which evaluates some of them.
+    """
+    arguments = checkpoint_arguments(state, TransformerModel)
+    model_class = ARCH_MODEL_REGISTRY[arguments.arch]
+    if not issubclass(model_class, PlantedModel):
+        vars(arguments).update(dict.fromkeys(PATHS))  # it has its embeddings
+    ARCH_CONFIG_REGISTRY[arguments.arch](arguments)
+    held = {
+        name[: -len(ending)]: tuple(tensor.shape)
+        for name, tensor in state["model"].items()
+        for ending in (".weight", SCORES)
+        if name.endswith(ending)
+    }
+    weights = transformer_weights(
+        arguments,
+        source=len(task.source_dictionary),
+        target=len(task.target_dictionary),
+    )
+    drawn = getattr(model_class, "drawn_layers", lambda _: ())(arguments)
+    check_declared(held, weights, file="the checkpoint", drawn=drawn)
+    return model_class.build_model(arguments, task)

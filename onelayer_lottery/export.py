@@ -26,6 +26,7 @@ from onelayer_lottery.frozen import STREAM_VERSION, digest, frozen_weight
 from onelayer_lottery.mask import top_k_mask
 from onelayer_lottery.models.planted import (
     IDENTITY_KEY,
+    PlantedModel,
     config_of,
     decode_identity,
 )
@@ -156,6 +157,12 @@ def _arguments(state: Checkpoint, part: str) -> Namespace:
     return Namespace(**values)
 
 
+def checkpoint_arguments(state: Checkpoint, base: type) -> Namespace:
+    """The checked arguments of a checkpoint's model, which is of the class ``base``."""
+    raw = _configuration(_arguments(state, "model"), Namespace(), base)
+    return Namespace(arch=raw["arch"], **_checked(raw).model)
+
+
 def _checked(config: Dict[str, Any]) -> Configuration:
     try:
         return check_configuration(config)
@@ -163,9 +170,11 @@ def _checked(config: Dict[str, Any]) -> Configuration:
         raise LotteryError(f"it cannot be used: {refusal}") from None
 
 
-def _configuration(model: Namespace, task: Namespace) -> Dict[str, Any]:
+def _configuration(
+    model: Namespace, task: Namespace, base: type = PlantedModel
+) -> Dict[str, Any]:
     """What is needed to build the model again: no path, nothing of the training."""
-    arch = _architecture(model)
+    arch = _architecture(model, base)
     parser = ArgumentParser()
     ARCH_MODEL_REGISTRY[arch].add_args(parser)
     flags = {
@@ -190,12 +199,10 @@ def _configuration(model: Namespace, task: Namespace) -> Dict[str, Any]:
     }
 
 
-def _architecture(model: Namespace) -> str:
+def _architecture(model: Namespace, base: type) -> str:
     arch = getattr(model, "arch", None) or getattr(model, "_name", None)
-    known = isinstance(arch, str) and hasattr(
-        ARCH_MODEL_REGISTRY.get(arch), "stock_arch"
-    )
-    if not known:
+    model_class = ARCH_MODEL_REGISTRY.get(arch) if isinstance(arch, str) else None
+    if model_class is None or not issubclass(model_class, base):
         raise LotteryError(
             f"its architecture {quote(arch)} is not known to this version"
         )

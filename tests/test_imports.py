@@ -28,9 +28,11 @@ ALLOWED = {
         *("lm_head", "reservoir", "reservoir_config", "roles"),
     },
     "flips": {"planting"},
+    "finite": set(),
     "models": set(),
     "models.planted": {
-        *("compat", "config", "errors", "flips", "importing", "planting", "roles"),
+        *("compat", "config", "errors", "finite", "flips", "importing", "planting"),
+        "roles",
     },
     "models.shapes": {"compat", "config"},
     "models.transformer": {
@@ -46,7 +48,10 @@ ALLOWED = {
     "checkpoint": {"checkpoint_types", "container", "errors", "files"},
     "checkpoint_types": set(),
     "average": {"checkpoint", "errors"},
-    "distillation": {"checkpoint", "errors", "importing"},
+    "distillation": {
+        *("checkpoint", "configuration", "declared", "errors", "export"),
+        *("importing", "models.planted"),
+    },
     "files": set(),
     "embeddings": {"checkpoint", "errors", "files"},
     "importing": {"checkpoint", "config", "embeddings", "errors", "roles"},
@@ -54,7 +59,7 @@ ALLOWED = {
     "container": {"files"},
     "configuration": {"container"},
     "ticket": {"bits", "configuration", "container", "errors", "frozen"},
-    "declared": {"ticket"},
+    "declared": {"errors"},
     "export": {
         *("checkpoint", "config", "configuration", "container", "errors", "frozen"),
         "mask",
@@ -68,7 +73,7 @@ ALLOWED = {
     },
     "tasks": {"configuration", "container", "embeddings", "errors"},
     "inspection": {"ticket"},
-    "subwords": {"errors", "ticket"},
+    "subwords": {"container", "errors", "ticket"},
     "lines": set(),
     "translate": {"convert", "errors", "framing", "subwords", "tasks", "ticket"},
     "classify": {"convert", "errors", "framing", "subwords", "tasks", "ticket"},

@@ -208,6 +208,31 @@ def test_bad_flags_are_one_sentence(fairseq, trained, dense, flags, sentence):
     assert "Traceback" not in done.log
 
 
+def test_a_teacher_with_code_in_its_flags_is_refused(fairseq, dense, tmp_path):
+    state = load_checkpoint(dense)
+    pwned = tmp_path / "PWNED"
+    code = f"[__import__('os').system('touch {pwned}'), 100]"
+    state["cfg"]["model"].adaptive_softmax_cutoff = code
+    torch.save(state, tmp_path / "hostile.pt")
+    flags = ("--criterion", "distillation", "--teacher", tmp_path / "hostile.pt")
+    done = fairseq.train("data-bin", tmp_path / "never", *flags, status=1)
+    assert (
+        "--teacher: it cannot be used: its flag 'adaptive_softmax_cutoff'" in done.log
+    )
+    assert "Traceback" not in done.log
+    assert not pwned.exists()
+
+
+def test_a_training_that_breaks_down_stops_and_names_the_tensor(fairseq, tmp_path):
+    """Without epsilon Adam divides 0 by 0 where a gradient is zero: a padding row."""
+    flags = ("--adam-eps", 0, "--max-update", 3)
+    done = fairseq.train("data-bin", tmp_path / "broken", *flags, status=1)
+    assert "encoder.embed_tokens.masked.scores has a NaN or infinity at update 1" in (
+        done.log
+    )
+    assert "Traceback" not in done.log
+
+
 @pytest.mark.parametrize(
     "flags", [("--mask-start",), ("--criterion", "distillation", "--teacher")]
 )

@@ -24,7 +24,8 @@ from onelayer_lottery.convert import baked_model, checkpoint_from_ticket
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.export import ticket_from_checkpoint
 from onelayer_lottery.inspection import inspect_ticket
-from onelayer_lottery.ticket import TicketError, write_ticket
+from onelayer_lottery.subwords import build_bpe
+from onelayer_lottery.ticket import Bpe, TicketError, write_ticket
 from onelayer_lottery.translate import load_ticket
 
 CODE = "[__import__('os').system('touch PWNED'), 100]"
@@ -419,3 +420,36 @@ def test_attributes_of_a_pickled_dictionary_do_not_count(tmp_path):
     state.get = 5
     torch.save(state, tmp_path / "a.pt")
     assert load_checkpoint(tmp_path / "a.pt")["model"] == {"weight": torch.ones(1)}
+
+
+# Subword models: the libraries that read them end the process on some files.
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "message"),
+    [
+        ("fastbpe", b" ", "line 1 of the subword model of fastbpe is ' '; expected 3"),
+        ("fastbpe", b"", "line 1 of the subword model of fastbpe is ''; expected 3"),
+        ("fastbpe", b"a b 3\na b", "line 2 of the subword model of fastbpe is 'a b'"),
+        ("fastbpe", b"a bc 3\nab c 2\n", "line 2 .* merges 'abc' again"),
+        ("fastbpe", b"\xff \xfe 3\n", "of fastbpe is not text in UTF-8"),
+        ("subword_nmt", b"#version: 0.2\na\n", "line 2 .* is 'a'; expected 2 fields"),
+        ("subword_nmt", b"#version: x.y\na b\n", "cannot be read as subword_nmt"),
+        ("sentencepiece", b"nothing", "cannot be read as sentencepiece"),
+        ("sentencepiece", b"", "cannot be read as sentencepiece"),
+        ("gpt2", b"{}", "the subword model of gpt2 is not of two files"),
+        ("gpt2", b"[]\0#version\na b", "gpt2 has no JSON object of symbols"),
+        ("gpt2", b'{"a": "b"}\0#version\na b', "gpt2 has no JSON object of symbols"),
+        ("gpt2", b"[" * 10**5 + b"\0#version\na b", "gpt2 has no JSON object"),
+        ("gpt2", b'{"a": 1}\0#version\na', "line 2 .* expected 2 fields"),
+    ],
+)
+def test_a_subword_model_that_would_end_the_process_is_refused(kind, content, message):
+    with pytest.raises(LotteryError, match=message):
+        build_bpe(Bpe(kind, content))
+
+
+def test_a_subword_model_that_fails_on_a_line_says_so():
+    subwords = build_bpe(Bpe("gpt2", b'{"a": 1}\0#version\na b\n'))
+    with pytest.raises(LotteryError, match=r"the subword model fails on 'xyz': KeyErr"):
+        subwords.encode("xyz")

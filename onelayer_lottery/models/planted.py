@@ -16,6 +16,7 @@ from onelayer_lottery.compat import (
 )
 from onelayer_lottery.config import MaskConfig, add_mask_args, problems
 from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.finite import nonfinite
 from onelayer_lottery.flips import FlipRate
 from onelayer_lottery.importing import read_start
 from onelayer_lottery.planting import bake_layers, plant
@@ -33,6 +34,7 @@ class PlantedModel:
     stock_arch: str  # the stock architecture whose flags give the same model, unmasked
     config_class = MaskConfig
     first_update: Optional[int] = None  # of this process: a training may be resumed
+    checked_update: Optional[int] = None  # the last whose result was found finite
     misfit_of_stock = (
         "it has no masks; it is of a dense model, whose layers one shared frozen layer"
         " cannot hold. Give a checkpoint of a masked model, or none to start from"
@@ -112,6 +114,11 @@ class PlantedModel:
                 self.first_update = num_updates
             place_memory(lasting=num_updates == self.first_update)
         super().set_num_updates(num_updates)
+        if self.training and num_updates != self.checked_update:
+            self.checked_update = num_updates
+            problem = nonfinite(self, num_updates)
+            if problem:
+                raise SystemExit(problem)
         rate = self.flip_rate.after(self, num_updates) if self.training else None
         if rate is not None:
             metrics.log_scalar("flip_rate", rate, round=6)
