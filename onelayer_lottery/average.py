@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from onelayer_lottery.checkpoint import Checkpoint, load_checkpoint
+from onelayer_lottery.container import quote
 from onelayer_lottery.errors import LotteryError
 
 
@@ -79,6 +80,6 @@ def _check_same(total: Dict, model: Dict, first: Path, path: Path) -> None:
             same = torch.equal(ours, theirs)
         if not same:
             raise LotteryError(
-                f"{path} does not fit {first}: they differ in {name}; average only"
-                " checkpoints of one training"
+                f"{path} does not fit {first}: they differ in {quote(name)}; average"
+                " only checkpoints of one training"
             )

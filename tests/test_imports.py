@@ -47,7 +47,7 @@ ALLOWED = {
     },
     "checkpoint": {"checkpoint_types", "container", "errors", "files"},
     "checkpoint_types": set(),
-    "average": {"checkpoint", "errors"},
+    "average": {"checkpoint", "container", "errors"},
     "distillation": {
         *("checkpoint", "configuration", "declared", "errors", "export"),
         *("importing", "models.planted"),

@@ -15,6 +15,7 @@ from onelayer_lottery.models.planted import PlantedModel
 from onelayer_lottery.models.shapes import register_shape
 from onelayer_lottery.planting import frozen_tensors, plant_reservoirs
 from onelayer_lottery.reservoir_config import (
+    ALTERNATING,
     ReservoirConfig,
     layers_text,
     masked_layers,
@@ -44,7 +45,8 @@ class ReservoirModel(PlantedModel):
 
     @classmethod
     def drawn_layers(cls, args: Any) -> FrozenSet[str]:
-        chosen = reservoir_layers(args.reservoir_layers, cls.depths(args))
+        text = getattr(args, "reservoir_layers", ALTERNATING)
+        chosen = reservoir_layers(text, cls.depths(args))
         return frozenset(
             f"{cls.stacks[side]}.{index}" for side in chosen for index in chosen[side]
         )
