@@ -3,12 +3,14 @@
 # No "from __future__ import annotations" here: fairseq reads the types at run time.
 import math
 from dataclasses import dataclass, field, fields
-from typing import Any, Dict, FrozenSet, List, Type
+from typing import Any, Callable, Dict, FrozenSet, List, Type, Union
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 
 from onelayer_lottery.frozen import FANS, INITS, STREAM_VERSION
+from onelayer_lottery.gains import KINDS, gains_text, parse_gains
+from onelayer_lottery.modules import SCORE_SIZES
 
 METHODS = ("topk", "signed")
 SHARES = ("layers", "none")
@@ -17,15 +19,53 @@ TRAINABLE = ("norm", "bias", "positions", "embed", "head")
 EMBEDS = ("masked", "dense")
 EMBED_SIDES = ("own", "encoder", "decoder")
 
-# Values of other flags by name; a flag that is given wins.
-PRESETS: Dict[str, Dict[str, Any]] = {
-    "paper": {},
-    "best": {"mask_init": "signed-constant", "mask_gain": 0.5, "mask_anneal": 0.8},
+# Values of other flags by name, or what computes them from the other arguments; a flag
+# that is given wins.
+Preset = Dict[str, Union[str, float, Callable[[Any], Union[str, float]]]]
+
+
+def _released_gain(args: Any) -> str:
+    """The sizes in the paper's released code, as factors on Kaiming's."""
+    sizes = "q=0.5,k=0.5,v=0.5,out=0.70710678"
+    inputs, width = (
+        getattr(args, f"{side}_embed_dim", None) for side in ("encoder", "decoder")
+    )
+    if None in (inputs, width) or inputs == width:
+        return sizes
+    # Between stacks of two widths it draws as Xavier says, without a factor.
+    keys = math.sqrt(inputs / (inputs + width))
+    return f"{sizes},cross-q=0.70710678,cross-k={keys:.8g},cross-v={keys:.8g}"
+
+
+def _released_embed_gain(args: Any) -> float:
+    """Its factor on imported embeddings; where it divides by zero, none."""
+    dropped = 1 - float(getattr(args, "mask_keep", 0.5))
+    return dropped**-0.5 if 0 < dropped < 1 else 1.0
+
+
+def _gain_by_depth(args: Any) -> str:
+    """Branches that shrink as a stack gets deeper; examples/learning has the reason."""
+    depths = [getattr(args, f"{side}_layers", 0) for side in ("encoder", "decoder")]
+    branch = 0.5 * math.sqrt(3 / max(1, *depths))
+    sizes = "".join(f",{kind}={branch:.4g}" for kind in ("v", "out", "fc1", "fc2"))
+    return f"q=0.5,k=0.5{sizes}"
+
+
+_BEST: Preset = {
+    "mask_init": "signed-constant",
+    "mask_gain": _gain_by_depth,
+    "mask_scores": "width",
+    "mask_anneal": 0.8,
 }
-PRESETS["best-from-dense"] = {
-    **PRESETS["best"],
-    "mask_method": "signed",
-    "mask_scale": "row",
+PRESETS: Dict[str, Preset] = {
+    "paper": {
+        "mask_fan": "full",
+        "mask_gain": _released_gain,
+        "mask_embed_gain": _released_embed_gain,
+    },
+    "paper-text": {},
+    "best": _BEST,
+    "best-from-dense": {**_BEST, "mask_method": "signed", "mask_scale": "row"},
 }
 
 # What decides the frozen weights and the masks: a checkpoint fits only a model that
@@ -35,10 +75,6 @@ _IDENTITY = ("keep", "seed", "init", "fan", "gain", "share")
 
 def _as_flag(name: str, value: Any) -> str:
     return f"--{name.replace('_', '-')} {value}"
-
-
-def _flags(preset: str) -> str:
-    return " ".join(_as_flag(name, value) for name, value in PRESETS[preset].items())
 
 
 def flag_field(default: Any, meaning: str) -> Any:
@@ -51,9 +87,11 @@ class MaskConfig(FairseqDataclass):
 
     mask_preset: ChoiceEnum(tuple(PRESETS)) = flag_field(
         "paper",
-        "the paper's method, or the best found since, "
-        + "; ".join(f"{name}: {_flags(name)}" for name in PRESETS if PRESETS[name])
-        + "; the last wants a dense model as --mask-start; a flag that is given wins",
+        "values for the flags below that are not given. paper: the sizes of frozen"
+        " weights in the paper's released code; paper-text: those in its text, with"
+        " which nothing was learned; best: the best found since, for every width and"
+        " depth; best-from-dense: the same with signed masks and row scales, and a"
+        " dense model as --mask-start",
     )
     mask_method: ChoiceEnum(METHODS) = flag_field(
         "topk",
@@ -76,10 +114,23 @@ class MaskConfig(FairseqDataclass):
         "scale of the frozen weights: for the inputs that the mask keeps"
         " (times sqrt(1/keep), as in the paper), or for the full number of inputs",
     )
-    mask_gain: float = flag_field(
-        1.0,
-        "factor on the frozen weights inside layers, not on embeddings; 0.5 learned"
-        " much faster in the demo",
+    mask_gain: str = flag_field(
+        "1.0",
+        "factor on the frozen weights of layers, not on embeddings: one number, or"
+        " one for each kind of tensor, such as q=0.5,k=0.5,out=0.7 (kinds: "
+        + ", ".join(KINDS)
+        + "; those not named have 1)",
+    )
+    mask_embed_gain: float = flag_field(
+        0.0,
+        "factor on imported embeddings under a mask; 0: sqrt(1/keep) with --mask-fan"
+        " kept, else 1",
+    )
+    mask_scores: ChoiceEnum(SCORE_SIZES) = flag_field(
+        "fan-in",
+        "size of the first scores, by which the learning rate is measured: up to"
+        " 1/sqrt(inputs), as in the paper, or (width) so that one rate fits every"
+        " width: up to sqrt(inputs)/128",
     )
     mask_share: ChoiceEnum(SHARES) = flag_field(
         "layers",
@@ -142,7 +193,7 @@ class MaskConfig(FairseqDataclass):
     def identity(self) -> Dict[str, str]:
         """What a checkpoint must agree in, by flag."""
         # A YAML file may have 1 where the command line has 1.0.
-        exact = {"keep": float, "gain": float, "seed": int}
+        exact = {"keep": float, "gain": gains_text, "seed": int}
         values = {
             f"--mask-{name}": str(exact.get(name, str)(getattr(self, f"mask_{name}")))
             for name in _IDENTITY
@@ -154,6 +205,8 @@ class MaskConfig(FairseqDataclass):
     def signature(self) -> str:
         """One line that names everything that decides the model's frozen part."""
         parts = [f"{name}:{getattr(self, f'mask_{name}')}" for name in _IDENTITY]
+        if str(self.mask_scores) != "fan-in":
+            parts.append(f"scores:{self.mask_scores}")
         if self.signed:
             parts.append("method:signed")
         return "|".join([*parts, f"train:{self.mask_train}"])
@@ -174,14 +227,19 @@ def add_mask_args(parser, config: Type[MaskConfig] = MaskConfig) -> None:
 
 
 def fill_mask_defaults(
-    args: Any, config: Type[MaskConfig] = MaskConfig, **defaults: Any
+    args: Any,
+    config: Type[MaskConfig] = MaskConfig,
+    *,
+    presets: Dict[str, Preset] = PRESETS,
+    **defaults: Any,
 ) -> None:
     """Set every mask flag that the user did not give, by preset and architecture."""
-    chosen = PRESETS.get(str(getattr(args, "mask_preset", "paper")), {})
+    chosen = presets.get(str(getattr(args, "mask_preset", "paper")), {})
     for flag in fields(config):
-        if not flag.name.startswith("_"):
+        if not flag.name.startswith("_") and not hasattr(args, flag.name):
             default = chosen.get(flag.name, defaults.get(flag.name, flag.default))
-            setattr(args, flag.name, getattr(args, flag.name, default))
+            value = default(args) if callable(default) else default
+            setattr(args, flag.name, value)
     # Set when a model has read the files: its checkpoint carries what was in them.
     for inside in ("embeddings_inside", "start_inside"):
         setattr(args, inside, getattr(args, inside, False))
@@ -270,8 +328,15 @@ def _value_problems(config: MaskConfig):
             f"--mask-seed is {config.mask_seed}; give a whole number from 0 on, below"
             " 2^63"
         )
-    if not 0 < config.mask_gain < math.inf:
-        yield f"--mask-gain is {config.mask_gain}; give a number above 0"
+    try:
+        parse_gains(config.mask_gain)
+    except ValueError as error:
+        yield f"--mask-gain {error}"
+    if not 0 <= config.mask_embed_gain < math.inf:
+        yield (
+            f"--mask-embed-gain is {config.mask_embed_gain}; give a number above 0, or"
+            " 0 for the one that goes with --mask-fan"
+        )
     if not 0 <= config.mask_anneal <= 1:
         yield (
             f"--mask-anneal is {config.mask_anneal}; give a part of the training in"
@@ -286,6 +351,7 @@ def _value_problems(config: MaskConfig):
         ("mask_fan", FANS),
         ("mask_share", SHARES),
         ("mask_scale", SCALES),
+        ("mask_scores", SCORE_SIZES),
         ("mask_embed", EMBEDS),
         ("embed_path_side", EMBED_SIDES),
     ):

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, NamedTuple, Optional
 
 from onelayer_lottery.container import mapping, quote, require
+from onelayer_lottery.gains import parse_gains
 
 DIGEST_KEY = "frozen-sha256"  # of the frozen weights of a model with reservoirs
 IMPORTED = "imported"  # stands for the path of a file whose content is in the ticket
@@ -168,6 +169,16 @@ _POSITIONS = _optional(_whole(1, _LARGEST["positions"]))
 _IMPORT = _choice(None, "", IMPORTED)
 
 
+def _are_gains(value: Any) -> bool:
+    if type(value) not in (int, float, str) or len(str(value)) > 1000:
+        return False
+    try:
+        parse_gains(value)
+    except ValueError:
+        return False
+    return True
+
+
 def _side(side: str) -> Dict[str, Rule]:
     width = _whole(1, _LARGEST["width"])
     rules = {
@@ -211,15 +222,18 @@ MODEL: Dict[str, Rule] = {
     "no_decoder_final_norm": _SWITCH,
     "mha_heads_to_keep": _choice(-1),
     "ffn_blocks_to_remove": _choice(-1),
-    "mask_preset": _choice("paper", "best", "best-from-dense"),
+    "mask_preset": _choice("paper", "paper-text", "best", "best-from-dense"),
     "mask_method": _choice("topk", "signed"),
     "mask_keep": _number(0, 1),
     "mask_seed": _whole(0, (1 << 63) - 1),
     "mask_init": _choice(
-        *("kaiming-uniform", "xavier-uniform", "kaiming-normal", "signed-constant")
+        *("kaiming-uniform", "xavier-uniform", "kaiming-normal", "signed-constant"),
+        "normal-0.02",
     ),
     "mask_fan": _choice("kept", "full"),
-    "mask_gain": _number(0),
+    "mask_gain": Rule(_are_gains, "a number, or kinds such as q=0.5,out=0.7"),
+    "mask_embed_gain": _number(0),
+    "mask_scores": _choice("fan-in", "width"),
     "mask_share": _choice("layers", "none"),
     "mask_train": _words("none", "norm", "bias", "positions", "embed", "head"),
     "mask_scale": _choice("none", "tensor", "row", "row-column"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from argparse import Namespace
 from collections import defaultdict
@@ -33,7 +32,7 @@ from onelayer_lottery.models.planted import (
     config_of,
     encode_identity,
 )
-from onelayer_lottery.modules import scaled
+from onelayer_lottery.modules import scaled, score_bound
 from onelayer_lottery.roles import HEADS, kind_of, set_first_value
 from onelayer_lottery.tasks import Kind, read_symbols
 from onelayer_lottery.ticket import Ticket, TicketError
@@ -53,10 +52,11 @@ def checkpoint_from_ticket(ticket: Ticket) -> Checkpoint:
     for name, other in _first_names(model).items():
         if other in ticket.dense:
             tensors[name] = torch.from_numpy(ticket.dense[other])
+    size = ticket.configuration().model.get("mask_scores", "fan-in")
     for name, masked in ticket.masks.items():
         if ticket.frozen[masked.role].values is not None:
             tensors[name + FROZEN] = _imported(ticket, masked.role)
-        bound = 1 / math.sqrt(masked.mask.shape[1])
+        bound = score_bound(masked.mask.shape[1], size)
         factors = torch.from_numpy(masked.factors()).half()
         scores = factors.abs().add_(0.5).mul_(bound / 2)
         tensors[name + SCORES] = scores.copysign_(factors.add_(0.5))

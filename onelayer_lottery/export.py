@@ -23,6 +23,7 @@ from onelayer_lottery.configuration import (
 from onelayer_lottery.container import Refusal, quote
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.frozen import STREAM_VERSION, digest, frozen_weight
+from onelayer_lottery.gains import gain_of
 from onelayer_lottery.mask import top_k_mask
 from onelayer_lottery.models.planted import (
     IDENTITY_KEY,
@@ -31,7 +32,7 @@ from onelayer_lottery.models.planted import (
     decode_identity,
 )
 from onelayer_lottery.modules import IMPORTED as IMPORTED_TENSOR
-from onelayer_lottery.roles import gain_of, role_of
+from onelayer_lottery.roles import role_of
 from onelayer_lottery.tasks import (
     TRANSLATION,
     Dictionaries,
@@ -219,7 +220,7 @@ def _plain(value: Any) -> Any:
 def _frozen_tensor(
     name: str, shape: Tuple[int, int], *, role: str, config: MaskConfig, padding: int
 ) -> FrozenTensor:
-    gain = gain_of(name, config)
+    gain = gain_of(name, config.mask_gain)
     row = padding if name.endswith("embed_tokens") else None
     weight = frozen_weight(
         config.mask_seed,

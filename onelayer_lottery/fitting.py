@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import List
 
 import torch
 from torch import Tensor
 
 from onelayer_lottery.mask import top_k_mask, turned
-from onelayer_lottery.modules import scaled
+from onelayer_lottery.modules import scaled, score_bound
 
 _ROUNDS = 4  # of mask and scales in turn; eight came 0.5% closer at most on a layer
 
@@ -21,6 +20,7 @@ def fit(
     keep: float,
     scales: List[Tensor],
     signed: bool = False,
+    size: str = "fan-in",
 ) -> Tensor:
     """Choose scores, and set the scales in place, so that W is close to ``trained``.
 
@@ -36,17 +36,16 @@ def fit(
         whole = scaled(frozen, scales)
         agreement = whole * trained if signed else torch.ones_like(whole)
         whole = turned(whole, agreement)
-        _rank(whole * (2 * trained - whole), scores)
+        _rank(whole * (2 * trained - whole), scores, score_bound(scores.shape[1], size))
         scores.copysign_(agreement)
         masked = turned(frozen, scores) * top_k_mask(scores, keep)
         _fit_scales(trained, masked, scales)
     return scores
 
 
-def _rank(value: Tensor, scores: Tensor) -> None:
+def _rank(value: Tensor, scores: Tensor, bound: float) -> None:
     order = value.flatten().argsort(stable=True)
     size = order.numel()
-    bound = 1 / math.sqrt(value.shape[1])
     ranks = (torch.arange(size, dtype=torch.float64) + 0.5) * (bound / size)
     scores.view(-1)[order] = ranks.to(scores.dtype)
 

@@ -20,7 +20,10 @@ from onelayer_lottery.parallel import parallel
 # Raised when the same (seed, role) would give other bits; part of every signature.
 STREAM_VERSION = 1
 
-INITS = ("kaiming-uniform", "xavier-uniform", "kaiming-normal", "signed-constant")
+INITS = (
+    *("kaiming-uniform", "xavier-uniform", "kaiming-normal", "signed-constant"),
+    "normal-0.02",
+)
 FANS = ("kept", "full")
 
 _RELU_GAIN = math.sqrt(2)
@@ -84,6 +87,8 @@ def _weight(seed, role, *, shape, init, keep, fan, gain) -> Tensor:
     std = scale * _RELU_GAIN / math.sqrt(columns)
     if init == "kaiming-uniform":
         return _draw(_uniform, seed, role, shape, std * math.sqrt(3))
+    if init == "normal-0.02":
+        return _draw(_normal, seed, role, shape, scale * 0.02)
     if init == "kaiming-normal":
         return _draw(_normal, seed, role, shape, std)
     if init == "signed-constant":

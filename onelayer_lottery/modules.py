@@ -19,6 +19,7 @@ from onelayer_lottery.mask import (
     write_masked,
 )
 
+SCORE_SIZES = ("fan-in", "width")
 IMPORTED = "imported_version"  # name of an imported tensor in a state dict
 
 
@@ -298,9 +299,25 @@ def first_scales(shape: Tuple[int, int], kind: str) -> List[Tensor]:
     }[kind]
 
 
+def score_bound(inputs: int, size: str = "fan-in") -> float:
+    """The largest first score of a tensor with so many inputs.
+
+    An optimizer such as Adam moves each score by about the learning rate, so the bound
+    says what a rate means. One update moves all of a sum over the inputs the same way:
+    for it to do as much at every width, the part of the scores' range that it crosses
+    must fall as 1/sqrt(inputs), which is what "width" does.
+    """
+    return math.sqrt(inputs) / 128 if size == "width" else 1 / math.sqrt(inputs)
+
+
 def draw_scores(
-    seed: int, name: str, shape: Tuple[int, int], *, out: Optional[Tensor] = None
+    seed: int,
+    name: str,
+    shape: Tuple[int, int],
+    *,
+    size: str = "fan-in",
+    out: Optional[Tensor] = None,
 ) -> Tensor:
-    """Draw a tensor's first scores: U(-1/sqrt(in), 1/sqrt(in)), as in the paper."""
-    bound = 1 / math.sqrt(shape[1])
+    """Draw a tensor's first scores: U(-bound, bound), see ``score_bound``."""
+    bound = score_bound(shape[1], size)
     return uniform(seed, f"scores/{name}", shape=shape, bound=bound, out=out)

@@ -309,14 +309,21 @@ class _Planter:
             frozen, signed = self._frozen(name, layer), self.config.signed
             scales = first_scales(shape, str(self.config.mask_scale))
             trained = self.start.get(f"{name}.weight")
+            size = str(self.config.mask_scores)
             if _fits(trained, stock):
                 scores = fit(
-                    trained, frozen.weight, keep=keep, scales=scales, signed=signed
+                    trained,
+                    frozen.weight,
+                    keep=keep,
+                    scales=scales,
+                    signed=signed,
+                    size=size,
                 )
             else:
                 # In the memory of the stock weight, which is not needed any more.
                 out = stock.detach()
-                scores = draw_scores(self.config.mask_seed, name, shape, out=out)
+                seed = self.config.mask_seed
+                scores = draw_scores(seed, name, shape, size=size, out=out)
             self.masked[stock] = MaskedWeight(
                 frozen,
                 scores,

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from onelayer_lottery.config import MaskConfig
 from onelayer_lottery.frozen import frozen_weight, normal
+from onelayer_lottery.gains import gain_of
 
 HEADS = "classification_heads."  # where fairseq's models keep theirs
 
@@ -59,11 +60,6 @@ def set_first_value(
             value[module.padding_idx] = 0
 
 
-def gain_of(name: str, config: MaskConfig) -> float:
-    """The gain of a layer's frozen weight: only layers of a stack are scaled."""
-    return config.mask_gain if _LAYER.search(name) else 1.0
-
-
 def is_dense_head(name: str, config: MaskConfig) -> bool:
     """Whether a layer is of a classification head that is trained densely."""
     return name.startswith(HEADS) and "head" in config.trained
@@ -71,6 +67,8 @@ def is_dense_head(name: str, config: MaskConfig) -> bool:
 
 def import_scale(config: MaskConfig) -> float:
     """The factor on imported embeddings under a mask, as on random ones."""
+    if config.mask_embed_gain:
+        return config.mask_embed_gain
     return math.sqrt(1 / config.mask_keep) if config.mask_fan == "kept" else 1.0
 
 
@@ -85,6 +83,6 @@ def random_weight(
         init=config.mask_init,
         keep=keep,
         fan=config.mask_fan,
-        gain=gain_of(name, config),
+        gain=gain_of(name, config.mask_gain),
         padding=getattr(layer, "padding_idx", None),
     )

@@ -16,6 +16,7 @@ GOLDEN = {
     "xavier-uniform": "35e4da9dfe8115dc5fd38b24ea153b2c",
     "kaiming-normal": "f449994353f7efe792f7aa87f9c4d9dd",
     "signed-constant": "6e71c7db7f2d7149f6c8830e0554b161",
+    "normal-0.02": "96b39792aca4ae5e1e3c9a1e975259b7",
 }
 
 

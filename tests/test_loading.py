@@ -19,8 +19,8 @@ def refusal(model, state) -> str:
         ("seed", 2, 1),
         ("keep", 0.3, 0.5),
         ("init", "signed-constant", "kaiming-uniform"),
-        ("fan", "full", "kept"),
-        ("gain", 0.5, 1.0),
+        ("fan", "kept", "full"),
+        ("gain", 0.5, "q=0.5,k=0.5,v=0.5,out=0.70710678"),
         ("share", "none", "layers"),
     ],
 )

@@ -84,7 +84,7 @@ def test_layers_share_one_frozen_tensor_and_differ_in_their_masks():
 
 
 def test_the_init_reaches_every_tensor_attention_included():
-    model = build_tiny(mask_init="signed-constant", mask_keep=0.5, mask_fan="full")
+    model = build_tiny(mask_init="signed-constant", mask_fan="full", mask_gain=1.0)
     for name, weight in masked_weights(model):
         values = weight.frozen.weight.abs()
         if "embed" in name:
@@ -94,7 +94,7 @@ def test_the_init_reaches_every_tensor_attention_included():
 
 
 def test_the_gain_scales_the_layers_and_not_the_embeddings():
-    plain, scaled = build_tiny(), build_tiny(mask_gain=0.5)
+    plain, scaled = build_tiny(mask_gain=1.0), build_tiny(mask_gain=0.5)
     for (name, ours), (_, theirs) in zip(masked_weights(plain), masked_weights(scaled)):
         factor = 0.5 if ".layers." in name else 1.0
         assert torch.equal(ours.frozen.weight * factor, theirs.frozen.weight), name
@@ -102,9 +102,10 @@ def test_the_gain_scales_the_layers_and_not_the_embeddings():
 
 def test_frozen_weights_depend_on_seed_and_role_only():
     torch.manual_seed(1)
-    model = build_tiny(mask_seed=5, mask_keep=0.25)
+    flags = {"mask_seed": 5, "mask_keep": 0.25, "mask_preset": "paper-text"}
+    model = build_tiny(**flags)
     torch.manual_seed(2)
-    layer = build_tiny(mask_seed=5, mask_keep=0.25, encoder_layers=5).encoder.layers[4]
+    layer = build_tiny(**flags, encoder_layers=5).encoder.layers[4]
     expected = frozen_weight(5, "encoder.layers.*.fc1", shape=(32, 16), keep=0.25)
     assert torch.equal(layer.fc1.masked.frozen.weight, expected)
     assert torch.equal(model.encoder.layers[1].fc1.masked.frozen.weight, expected)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, FrozenSet, List, Optional
+from typing import Any, ClassVar, Dict, FrozenSet, List, Optional
 
 import torch
 from fairseq.logging import metrics
@@ -14,7 +14,13 @@ from onelayer_lottery.compat import (
     place_memory,
     warn_of_dropped_data,
 )
-from onelayer_lottery.config import MaskConfig, add_mask_args, problems
+from onelayer_lottery.config import (
+    PRESETS,
+    MaskConfig,
+    Preset,
+    add_mask_args,
+    problems,
+)
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.finite import nonfinite
 from onelayer_lottery.flips import FlipRate
@@ -33,6 +39,7 @@ class PlantedModel:
 
     stock_arch: str  # the stock architecture whose flags give the same model, unmasked
     config_class = MaskConfig
+    presets: ClassVar[Dict[str, Preset]] = PRESETS
     first_update: Optional[int] = None  # of this process: a training may be resumed
     checked_update: Optional[int] = None  # the last whose result was found finite
     misfit_of_stock = (

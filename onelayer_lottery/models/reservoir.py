@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Dict, FrozenSet, List, Optional
 from fairseq.models import register_model
 from torch import Tensor, nn
 
+from onelayer_lottery.config import PRESETS
 from onelayer_lottery.configuration import DIGEST_KEY
 from onelayer_lottery.frozen import digest
 from onelayer_lottery.models import roberta, transformer
@@ -28,6 +29,8 @@ class ReservoirModel(PlantedModel):
     """Mixed into a model class whose layers are trained, but for some."""
 
     config_class = ReservoirConfig
+    # Layers without a mask start as those of the stock model.
+    presets: ClassVar = {**PRESETS, "paper": {}}
     stacks: ClassVar[Dict[str, str]]  # of each side that --reservoir-layers may name
     misfit_of_stock = (
         "it is not of a reservoir model: its layers are all trained. Give a checkpoint"

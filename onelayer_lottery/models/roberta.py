@@ -8,6 +8,7 @@ from fairseq.models import register_model
 from fairseq.models.roberta import RobertaModel
 from fairseq.models.roberta.model import base_architecture
 
+from onelayer_lottery.config import PRESETS
 from onelayer_lottery.importing import (
     EmbeddingRequest,
     import_embeddings,
@@ -29,6 +30,15 @@ class OnelayerRandomRoberta(PlantedModel, RobertaModel):
     stock_architecture = staticmethod(base_architecture)
     stock_flags: ClassVar = {"encoder_embed_path": None}
     sides = ("encoder",)
+    presets: ClassVar = {
+        **PRESETS,
+        "paper": {
+            **PRESETS["paper"],
+            "mask_init": "normal-0.02",
+            "mask_gain": "1.0",
+            "mask_train": "positions,head",
+        },
+    }
 
     @classmethod
     def add_args(cls, parser) -> None:

@@ -35,7 +35,7 @@ def register_shape(model: str, name: str, shape: Shape, **defaults: Any) -> None
         given = plain_namespace(args)
         for flag, default in {**flags, **kind.stock_flags}.items():
             setattr(given, flag, getattr(given, flag, default))
-        fill_mask_defaults(given, kind.config_class, **defaults)
+        fill_mask_defaults(given, kind.config_class, presets=kind.presets, **defaults)
         kind.stock_architecture(given)
         for flag, value in vars(given).items():
             setattr(args, flag, value)
