@@ -56,7 +56,8 @@ def checkpoint_from_ticket(ticket: Ticket) -> Checkpoint:
     for name, masked in ticket.masks.items():
         if ticket.frozen[masked.role].values is not None:
             tensors[name + FROZEN] = _imported(ticket, masked.role)
-        bound = score_bound(masked.mask.shape[1], size)
+        embedding = name.endswith("embed_tokens")
+        bound = score_bound(masked.mask.shape[1], size, embedding=embedding)
         factors = torch.from_numpy(masked.factors()).half()
         scores = factors.abs().add_(0.5).mul_(bound / 2)
         tensors[name + SCORES] = scores.copysign_(factors.add_(0.5))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import List
+from typing import List, Optional
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ def fit(
     keep: float,
     scales: List[Tensor],
     signed: bool = False,
-    size: str = "fan-in",
+    bound: Optional[float] = None,
 ) -> Tensor:
     """Choose scores, and set the scales in place, so that W is close to ``trained``.
 
@@ -32,11 +32,12 @@ def fit(
     """
     trained = trained.detach().float()
     scores = torch.empty_like(frozen)
+    bound = score_bound(frozen.shape[1]) if bound is None else bound
     for _ in range(_ROUNDS if scales else 1):
         whole = scaled(frozen, scales)
         agreement = whole * trained if signed else torch.ones_like(whole)
         whole = turned(whole, agreement)
-        _rank(whole * (2 * trained - whole), scores, score_bound(scores.shape[1], size))
+        _rank(whole * (2 * trained - whole), scores, bound)
         scores.copysign_(agreement)
         masked = turned(frozen, scores) * top_k_mask(scores, keep)
         _fit_scales(trained, masked, scales)

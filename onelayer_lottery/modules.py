@@ -299,15 +299,19 @@ def first_scales(shape: Tuple[int, int], kind: str) -> List[Tensor]:
     }[kind]
 
 
-def score_bound(inputs: int, size: str = "fan-in") -> float:
+def score_bound(inputs: int, size: str = "fan-in", *, embedding: bool = False) -> float:
     """The largest first score of a tensor with so many inputs.
 
     An optimizer such as Adam moves each score by about the learning rate, so the bound
-    says what a rate means. One update moves all of a sum over the inputs the same way:
-    for it to do as much at every width, the part of the scores' range that it crosses
-    must fall as 1/sqrt(inputs), which is what "width" does.
+    says what a rate means. An update moves the whole of a sum over the inputs the same
+    way: for it to do as much at every width, the part of the scores' range that it
+    crosses must fall as 1/sqrt(inputs), which is what "width" does. An embedding is
+    looked up and not summed: its bound is the same at every width. Both equal "fan-in"
+    at 128 inputs.
     """
-    return math.sqrt(inputs) / 128 if size == "width" else 1 / math.sqrt(inputs)
+    if size == "fan-in":
+        return 1 / math.sqrt(inputs)
+    return 1 / math.sqrt(128) if embedding else math.sqrt(inputs) / 128
 
 
 def draw_scores(
@@ -315,9 +319,9 @@ def draw_scores(
     name: str,
     shape: Tuple[int, int],
     *,
-    size: str = "fan-in",
+    bound: Optional[float] = None,
     out: Optional[Tensor] = None,
 ) -> Tensor:
     """Draw a tensor's first scores: U(-bound, bound), see ``score_bound``."""
-    bound = score_bound(shape[1], size)
+    bound = score_bound(shape[1]) if bound is None else bound
     return uniform(seed, f"scores/{name}", shape=shape, bound=bound, out=out)

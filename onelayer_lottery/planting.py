@@ -34,6 +34,7 @@ from onelayer_lottery.modules import (
     MaskedWeight,
     draw_scores,
     first_scales,
+    score_bound,
 )
 from onelayer_lottery.reservoir import reservoir_layer, skip_backward
 from onelayer_lottery.reservoir_config import ReservoirConfig
@@ -309,7 +310,11 @@ class _Planter:
             frozen, signed = self._frozen(name, layer), self.config.signed
             scales = first_scales(shape, str(self.config.mask_scale))
             trained = self.start.get(f"{name}.weight")
-            size = str(self.config.mask_scores)
+            bound = score_bound(
+                shape[1],
+                str(self.config.mask_scores),
+                embedding=isinstance(layer, nn.Embedding),
+            )
             if _fits(trained, stock):
                 scores = fit(
                     trained,
@@ -317,13 +322,13 @@ class _Planter:
                     keep=keep,
                     scales=scales,
                     signed=signed,
-                    size=size,
+                    bound=bound,
                 )
             else:
                 # In the memory of the stock weight, which is not needed any more.
                 out = stock.detach()
                 seed = self.config.mask_seed
-                scores = draw_scores(seed, name, shape, size=size, out=out)
+                scores = draw_scores(seed, name, shape, bound=bound, out=out)
             self.masked[stock] = MaskedWeight(
                 frozen,
                 scores,

@@ -122,6 +122,9 @@ def test_scores_grow_with_width_in_best_alone():
         model = build_tiny(mask_preset=preset, decoder_ffn_embed_dim=32)
         scores = model.decoder.layers[0].fc2.masked.scores
         assert scores.abs().max().item() == pytest.approx(bound, rel=0.02)
+        largest = model.decoder.embed_tokens.masked.scores.abs().max().item()
+        fixed = 1 / math.sqrt(128 if preset == "best" else 16)
+        assert largest == pytest.approx(fixed, rel=0.02)
 
 
 # The flag.
@@ -186,9 +189,7 @@ def frequencies(fairseq):
     return -sum(n / total * math.log2(n / total) for n in counts.values())
 
 
-LEARNING = {
-    name: () for name in PRESETS if name not in ("paper-text", "best-from-dense")
-}
+LEARNING = [name for name in PRESETS if name not in ("paper-text", "best-from-dense")]
 
 
 @pytest.mark.parametrize("preset", LEARNING)
