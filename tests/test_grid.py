@@ -6,6 +6,7 @@ import time
 import pytest
 
 from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.experiments.commands import task_of
 from onelayer_lottery.experiments.flags import check_flags
 from onelayer_lottery.experiments.grid import read_grid
 
@@ -128,6 +129,14 @@ def test_as_many_runs_as_are_allowed_are_expanded_in_little_time(read):
     assert len({run.id for run in grid.runs}) == 10_000
     assert grid.runs[-1].needs == (grid.runs[4999].id,)
     assert time.process_time() - start < 30
+
+
+def test_the_commands_of_a_run_do_not_look_at_all_other_runs(read, tmp_path):
+    grid = read(f"seeds: {list(range(3000))}\n" + ONE)
+    start = time.process_time()
+    for run in grid.runs[:20]:
+        task_of(run, grid, out=tmp_path, cpu=True)
+    assert time.process_time() - start < 1
 
 
 BAD = {
