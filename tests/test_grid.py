@@ -266,3 +266,37 @@ def test_the_data_are_read_once_for_all_variants(read, monkeypatch):
     )
     read(BASE + "variants: {a: {}, b: {}, c: {}}\n")
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("(1,", "its flags ('(' was never closed"),
+        ("nan", "its flags (name 'nan' is not defined)"),
+        ("1/0", "its flags (division by zero)"),
+        ("().x", "its flags ('tuple' object has no attribute 'x')"),
+        ("[0] * 10 ** 15", "its flags (MemoryError)"),
+        ("float('x')", "argument --weight-softmax: invalid eval_bool value"),
+        ("[1][5]", "its flags (list index out of range)"),
+        ("1" + "+1" * 9000, "its flags ("),
+        ("(lambda f: f(f))(lambda f: f(f))", "its flags (maximum recursion depth"),
+        ("__import__('sys').exit(3)", "its flags"),
+    ],
+)
+def test_values_that_fairseq_cannot_evaluate_are_told(value, said, refusal):
+    flags = f'{{arch: lightconv, weight-softmax: "{value}"}}'
+    sentence = refusal(f"variants: {{a: {flags}}}\n", check=True)
+    assert f"variant a: {said}" in sentence
+
+
+@pytest.mark.parametrize("flag", ["lr", "update-freq"])
+def test_lists_that_fairseq_cannot_read_are_told(flag, refusal):
+    flags = f"{{arch: transformer, optimizer: adam, {flag}: '[1,'}}"
+    sentence = refusal(f"variants: {{a: {flags}}}\n", check=True)
+    assert "variant a: its flags ('[' was never closed" in sentence
+
+
+def test_a_flag_that_prints_help_is_refused_in_silence(refusal, capfd):
+    said = refusal("variants: {a: {arch: transformer, help: yes}}\n", check=True)
+    assert "variant a: its flags" in said
+    assert capfd.readouterr().out == ""
