@@ -15,7 +15,12 @@ import torch
 
 from onelayer_lottery import __version__
 from onelayer_lottery.average import average_checkpoints, last_checkpoints
-from onelayer_lottery.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from onelayer_lottery.checkpoint import (
+    Checkpoint,
+    is_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+)
 from onelayer_lottery.convert import (
     baked_checkpoint,
     checkpoint_from_ticket,
@@ -189,7 +194,7 @@ def _add_inspect(commands) -> None:
 
 
 def _inspect(options: argparse.Namespace) -> None:
-    if _is_checkpoint(options.source):
+    if is_checkpoint(options.source):
         try:
             ticket = ticket_from_checkpoint(load_checkpoint(options.source))
         except LotteryError as error:
@@ -306,7 +311,7 @@ def _refuse_existing(options: argparse.Namespace) -> None:
 
 
 def _any_ticket(options: argparse.Namespace) -> Ticket:
-    if _is_checkpoint(options.source):
+    if is_checkpoint(options.source):
         return _ticket_of_checkpoint(options.source, options)
     if options.data:
         options.error("--data is for checkpoints: a ticket has its dictionaries inside")
@@ -339,15 +344,6 @@ def _has_values(ticket: Ticket) -> bool:
 
 def _arch(state: Checkpoint) -> str:
     return state["cfg"]["model"]["arch"]
-
-
-def _is_checkpoint(path: Path) -> bool:
-    """Whether a file is one of torch's: a zip archive, or in old ones a pickle."""
-    if not path.is_file():
-        raise LotteryError(f"{path} is not a file; give a ticket or a checkpoint")
-    with path.open("rb") as file:
-        start = file.read(2)
-    return start == b"PK" or start[:1] == b"\x80"
 
 
 def _say(line: str) -> None:

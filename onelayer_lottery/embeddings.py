@@ -13,7 +13,7 @@ import torch
 from fairseq.data.data_utils import infer_language_pair
 from torch import Tensor
 
-from onelayer_lottery.checkpoint import load_checkpoint
+from onelayer_lottery.checkpoint import is_checkpoint, load_checkpoint
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.files import whole_file
 
@@ -66,7 +66,7 @@ def read_vectors(
         raise LotteryError(f"{path} does not exist; give a file of embeddings")
     with path.open("rb") as file:
         start = file.read(9)
-    if _is_checkpoint(path):
+    if is_checkpoint(path):
         vectors = _from_checkpoint(path, side, dictionary, trust)
     elif len(start) == 9 and start[8:9] == b"{":
         vectors = Vectors(_from_safetensors(path), _symbols(dictionary))
@@ -87,7 +87,7 @@ def read_vectors(
 
 def read_positions(path: Path, *, trust: bool = False) -> Optional[Tensor]:
     """The learned positions of a checkpoint's encoder (rows, dimension), if any."""
-    if not _is_checkpoint(path):
+    if not is_checkpoint(path):
         return None
     tensors = _load(path, trust)["model"]
     return next((tensors[n].float() for n in _POSITIONS if n in tensors), None)
@@ -179,12 +179,6 @@ def read_dictionary(path: Path) -> List[str]:
             symbol = symbol.rsplit(" ", 1)[0]
         symbols.append(symbol)
     return symbols
-
-
-def _is_checkpoint(path: Path) -> bool:
-    with path.open("rb") as file:
-        start = file.read(2)
-    return start == b"PK" or start[:1] == b"\x80"
 
 
 def _symbols(path: Optional[Path]) -> Optional[List[str]]:
