@@ -54,7 +54,7 @@ def load_checkpoint(path: os.PathLike | str, *, trust: bool = False) -> Checkpoi
             if forbidden
             else f"cannot read {path}: it is damaged, or not a fairseq checkpoint"
         ) from None
-    if not isinstance(state, dict) or "model" not in state:
+    if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
         raise LotteryError(f"{path} is not a fairseq checkpoint: it holds no model")
     return state
 
