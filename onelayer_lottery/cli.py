@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import os
 import sys
 import warnings
 from pathlib import Path
-from typing import List, Optional
+from typing import Any, Iterator, List, Optional, TextIO
 
 import torch
 
@@ -51,24 +52,73 @@ _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 
 def main(argv: Optional[List[str]] = None) -> int:
     """Run a subcommand; 0 done, 1 failed, 2 misuse."""
-    options = _parser().parse_args(argv)
+    name = "onelayer-lottery"
     # fairseq's log of batches, matplotlib's of fonts and torch's of pinned memory say
     # nothing to a user here.
     for library in ("fairseq", "matplotlib"):
         logging.getLogger(library).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*pin_memory.*")
     try:
-        options.run(options)
-        sys.stdout.flush()
+        with contextlib.redirect_stdout(_Output(sys.stdout)):
+            try:
+                options = _parser().parse_args(argv)
+                name += f" {options.command}"
+                sys.stdout.write("")  # before the work, rather than after it
+                options.run(options)
+            finally:
+                sys.stdout.flush()
     except LotteryError as error:
-        print(f"onelayer-lottery {options.command}: {error}", file=sys.stderr)
+        print(f"{name}: {error}", file=sys.stderr)
+        _drop_output()
         return 1
     except BrokenPipeError:  # of a reader such as head, which has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 1
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+class _Output:
+    """Standard output, whose failures are told from those of other files."""
+
+    def __init__(self, stream: Optional[TextIO]):
+        self._stream = stream  # None if it was closed when Python started
+
+    def write(self, text: str) -> int:
+        if self._stream is None:
+            raise LotteryError("cannot write to standard output: it is closed")
+        with _writing():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        if self._stream is not None:
+            with _writing():
+                self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise LotteryError(
+            f"cannot write to standard output: {error.strerror}"
+        ) from None
+
+
+def _drop_output() -> None:
+    """Leave nothing that Python would try to write when it ends, and fail again."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:
