@@ -196,7 +196,7 @@ def _variant(name: str, given: Dict[str, Any]) -> Variant:
     rows = [row.key for row in PAPER]
     if given.get("table1") not in (None, *rows):
         raise LotteryError(
-            f"variant {name}: table1 is {_shown(given['table1'])}; give one of"
+            f"variant {name}: table1 is {given['table1']!s:.80}; give one of"
             f" {', '.join(rows)}"
         )
     label = _text(given, "label", name, where=f"variant {name}: ")
