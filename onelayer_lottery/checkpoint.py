@@ -19,6 +19,27 @@ from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.files import whole_file
 
 Checkpoint = Dict[str, Any]
+_PICKLES = (b"\2", b"\3", b"\4", b"\5")  # protocols
+
+
+def is_checkpoint(path: os.PathLike | str) -> bool:
+    """Whether a file is one of torch's: a zip archive, or in old ones a pickle."""
+    path = Path(path)
+    if not path.is_file():
+        raise LotteryError(f"{path} is not a file; give a ticket or a checkpoint")
+    try:
+        with path.open("rb") as file:
+            start = file.read(9)
+            size = os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise LotteryError(f"cannot read {path}: {error.strerror}") from None
+    # The length of a safetensors header may look like the start of either.
+    length = int.from_bytes(start[:8], "little")
+    if start[8:] == b"{" and 8 + length <= size:
+        return False
+    return start[:4] == b"PK\x03\x04" or (
+        start[:1] == b"\x80" and start[1:2] in _PICKLES
+    )
 
 
 def load_checkpoint(path: os.PathLike | str, *, trust: bool = False) -> Checkpoint:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import os
 import sys
 import warnings
 from pathlib import Path
-from typing import List, Optional
+from typing import Any, Iterator, List, Optional, TextIO
 
 import torch
 
 from onelayer_lottery import __version__
 from onelayer_lottery.average import average_checkpoints, last_checkpoints
-from onelayer_lottery.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from onelayer_lottery.checkpoint import (
+    Checkpoint,
+    is_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+)
 from onelayer_lottery.convert import (
     baked_checkpoint,
     checkpoint_from_ticket,
@@ -46,24 +52,73 @@ _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 
 def main(argv: Optional[List[str]] = None) -> int:
     """Run a subcommand; 0 done, 1 failed, 2 misuse."""
-    options = _parser().parse_args(argv)
+    name = "onelayer-lottery"
     # fairseq's log of batches, matplotlib's of fonts and torch's of pinned memory say
     # nothing to a user here.
     for library in ("fairseq", "matplotlib"):
         logging.getLogger(library).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*pin_memory.*")
     try:
-        options.run(options)
-        sys.stdout.flush()
+        with contextlib.redirect_stdout(_Output(sys.stdout)):
+            try:
+                options = _parser().parse_args(argv)
+                name += f" {options.command}"
+                sys.stdout.write("")  # before the work, rather than after it
+                options.run(options)
+            finally:
+                sys.stdout.flush()
     except LotteryError as error:
-        print(f"onelayer-lottery {options.command}: {error}", file=sys.stderr)
+        print(f"{name}: {error}", file=sys.stderr)
+        _drop_output()
         return 1
     except BrokenPipeError:  # of a reader such as head, which has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 1
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+class _Output:
+    """Standard output, whose failures are told from those of other files."""
+
+    def __init__(self, stream: Optional[TextIO]):
+        self._stream = stream  # None if it was closed when Python started
+
+    def write(self, text: str) -> int:
+        if self._stream is None:
+            raise LotteryError("cannot write to standard output: it is closed")
+        with _writing():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        if self._stream is not None:
+            with _writing():
+                self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise LotteryError(
+            f"cannot write to standard output: {error.strerror}"
+        ) from None
+
+
+def _drop_output() -> None:
+    """Leave nothing that Python would try to write when it ends, and fail again."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -189,7 +244,7 @@ def _add_inspect(commands) -> None:
 
 
 def _inspect(options: argparse.Namespace) -> None:
-    if _is_checkpoint(options.source):
+    if is_checkpoint(options.source):
         try:
             ticket = ticket_from_checkpoint(load_checkpoint(options.source))
         except LotteryError as error:
@@ -306,7 +361,7 @@ def _refuse_existing(options: argparse.Namespace) -> None:
 
 
 def _any_ticket(options: argparse.Namespace) -> Ticket:
-    if _is_checkpoint(options.source):
+    if is_checkpoint(options.source):
         return _ticket_of_checkpoint(options.source, options)
     if options.data:
         options.error("--data is for checkpoints: a ticket has its dictionaries inside")
@@ -339,15 +394,6 @@ def _has_values(ticket: Ticket) -> bool:
 
 def _arch(state: Checkpoint) -> str:
     return state["cfg"]["model"]["arch"]
-
-
-def _is_checkpoint(path: Path) -> bool:
-    """Whether a file is one of torch's: a zip archive, or in old ones a pickle."""
-    if not path.is_file():
-        raise LotteryError(f"{path} is not a file; give a ticket or a checkpoint")
-    with path.open("rb") as file:
-        start = file.read(2)
-    return start == b"PK" or start[:1] == b"\x80"
 
 
 def _say(line: str) -> None:

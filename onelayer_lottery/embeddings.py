@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
+import reprlib
+from argparse import Namespace
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 import torch
 from fairseq.data.data_utils import infer_language_pair
 from torch import Tensor
 
-from onelayer_lottery.checkpoint import load_checkpoint
+from onelayer_lottery.checkpoint import is_checkpoint, load_checkpoint
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.files import whole_file
 
@@ -43,6 +46,14 @@ _POSITIONS = tuple(
 )
 MASK = "<mask>"  # RoBERTa's, which its dictionary files lack
 _SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")  # fairseq's, in its order
+_LANGUAGE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}")
+_DICTIONARY = re.compile(rf"dict\.({_LANGUAGE.pattern}\.)?txt")
+_DIGITS = re.compile(r"[0-9.eE+-]*")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_MAX_LINE = 1 << 20  # characters of a line of text
+_MAX_DIMENSION = 100_000
+_MAX_HEADER = 4 << 20  # bytes of a safetensors header
+_DTYPES = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "F64": np.dtype("<f8")}
 
 
 class Vectors(NamedTuple):
@@ -66,7 +77,7 @@ def read_vectors(
         raise LotteryError(f"{path} does not exist; give a file of embeddings")
     with path.open("rb") as file:
         start = file.read(9)
-    if _is_checkpoint(path):
+    if is_checkpoint(path):
         vectors = _from_checkpoint(path, side, dictionary, trust)
     elif len(start) == 9 and start[8:9] == b"{":
         vectors = Vectors(_from_safetensors(path), _symbols(dictionary))
@@ -87,10 +98,11 @@ def read_vectors(
 
 def read_positions(path: Path, *, trust: bool = False) -> Optional[Tensor]:
     """The learned positions of a checkpoint's encoder (rows, dimension), if any."""
-    if not _is_checkpoint(path):
+    if not is_checkpoint(path):
         return None
     tensors = _load(path, trust)["model"]
-    return next((tensors[n].float() for n in _POSITIONS if n in tensors), None)
+    name = next((n for n in _POSITIONS if n in tensors), None)
+    return None if name is None else _matrix(tensors, name, path)
 
 
 def checkpoint_symbols(
@@ -181,12 +193,6 @@ def read_dictionary(path: Path) -> List[str]:
     return symbols
 
 
-def _is_checkpoint(path: Path) -> bool:
-    with path.open("rb") as file:
-        start = file.read(2)
-    return start == b"PK" or start[:1] == b"\x80"
-
-
 def _symbols(path: Optional[Path]) -> Optional[List[str]]:
     return None if path is None else read_dictionary(path)
 
@@ -199,15 +205,27 @@ def _from_checkpoint(
     name = next((n for n in _PLACES[side] if n in tensors), None)
     if name is None:
         raise LotteryError(
-            f"{path} has no {side} embeddings; it holds {', '.join(list(tensors)[:3])},"
-            " ..."
+            f"{path} has no {side} embeddings; it holds"
+            f" {', '.join(str(key)[:80] for key in list(tensors)[:3])}, ..."
         )
+    matrix = _matrix(tensors, name, path)
     found = dictionary or _dictionary_beside(path, state, name)
     symbols = _symbols(found)
     # RoBERTa's tasks add this symbol to the dictionary when they read it.
-    if symbols and ".sentence_encoder." in name and len(tensors[name]) > len(symbols):
+    if symbols and ".sentence_encoder." in name and len(matrix) > len(symbols):
         symbols += [MASK] if MASK not in symbols else []
-    return Vectors(tensors[name].float(), symbols)
+    return Vectors(matrix, symbols)
+
+
+def _matrix(tensors: Dict[str, Any], name: str, path: Path) -> Tensor:
+    """A tensor of a checkpoint that holds embeddings, in fp32."""
+    tensor = tensors[name]
+    if tensor.dim() != 2 or not tensor.is_floating_point() or not tensor.numel():
+        raise LotteryError(
+            f"{name} of {path} is {tensor.dtype} of shape {tuple(tensor.shape)}, not a"
+            " matrix of numbers; give another checkpoint"
+        )
+    return tensor.detach().float()
 
 
 def _load(path: Path, trust: bool) -> Dict[str, Any]:
@@ -220,111 +238,229 @@ def _load(path: Path, trust: bool) -> Dict[str, Any]:
 
 
 def _dictionary_beside(path: Path, state: Dict[str, Any], name: str) -> Optional[Path]:
-    """The dictionary of a checkpoint's side: beside it, or where its data were."""
-    config = state.get("cfg") or {}
-    task = config.get("task") or state.get("args") or {}
-    values = task if isinstance(task, dict) else vars(task)
+    """The dictionary of a checkpoint's side: beside it, or where its data were.
+
+    A checkpoint may name any folder; only a dictionary is looked for there.
+    """
+    task = _values(_values(state.get("cfg")).get("task")) or _values(state.get("args"))
     place = 0 if name.startswith("encoder") else 1
-    data = _first_folder(values.get("data"))
+    data = _first_folder(task.get("data"))
     key = ("source_lang", "target_lang")[place]
-    language = values.get(key)
-    if not language and data and data.is_dir():
-        language = infer_language_pair(str(data))[place]
+    language = task.get(key)
+    if not (isinstance(language, str) and _LANGUAGE.fullmatch(language)):
+        language = None
     # The data of sentence pairs have a folder for each column.
     folders = [path.parent, *([data, data / "input0"] if data else [])]
-    for folder in folders:
-        candidates = sorted(folder.glob("dict.*txt")) if folder.is_dir() else []
-        exact = [p for p in candidates if p.name == f"dict.{language}.txt"]
-        plain = [p for p in candidates if p.name == "dict.txt"]
-        same = len({p.read_bytes() for p in candidates}) == 1
-        chosen = exact or plain or (candidates[:1] if same else [])
-        if chosen:
-            return chosen[0]
-        if candidates:
-            names = ", ".join(p.name for p in candidates)
-            raise LotteryError(
-                f"{path} does not say which of {names} is its {key}; give it as"
-                " --embed-dict"
-            )
+    try:
+        if not language and data:
+            language = infer_language_pair(str(data))[place]
+        for folder in folders:
+            chosen = _dictionary_in(folder, language)
+            if isinstance(chosen, list):
+                raise LotteryError(
+                    f"{path} does not say which of {', '.join(chosen)} is its {key};"
+                    " give it as --embed-dict"
+                )
+            if chosen:
+                return chosen
+    except OSError as error:
+        raise LotteryError(
+            f"cannot look for the dictionary of {path}: {error.strerror}; give it as"
+            " --embed-dict"
+        ) from None
     return None
 
 
+def _dictionary_in(folder: Path, language: Any) -> Union[Path, List[str], None]:
+    """The dictionary of a language in a folder; the names of several that differ."""
+    candidates = [
+        file
+        for file in sorted(folder.glob("dict.*txt") if folder.is_dir() else [])
+        if _DICTIONARY.fullmatch(file.name) and file.is_file()
+    ]
+    for name in (f"dict.{language}.txt", "dict.txt"):
+        for file in candidates:
+            if file.name == name:
+                return file
+    if len({file.read_bytes() for file in candidates}) > 1:
+        return [file.name for file in candidates]
+    return candidates[0] if candidates else None
+
+
+def _values(config: Any) -> Dict[str, Any]:
+    """The values of a part of a checkpoint's configuration, whatever its form."""
+    if isinstance(config, Namespace):
+        return vars(config)
+    return config if isinstance(config, dict) else {}
+
+
 def _first_folder(data: Any) -> Optional[Path]:
+    """The folder that a checkpoint names as that of its data, if there is one."""
     first = data[0] if isinstance(data, list) and data else data
-    return Path(str(first).split(":")[0]) if first else None
+    if not isinstance(first, str) or not first:
+        return None
+    folder = Path(first.split(":")[0])
+    try:
+        return folder if folder.is_dir() else None
+    except (OSError, ValueError):  # no name of a folder
+        return None
 
 
 def _from_text(path: Path) -> Vectors:
     """word2vec or fastText with a header of two numbers, or GloVe without."""
-    symbols: List[str] = []
     rows: List[np.ndarray] = []
-    seen: Dict[str, int] = {}
+    seen: Dict[str, int] = {}  # the line of each symbol
     dimension = None
     try:
         with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
-                symbol, *values = line.rstrip("\n").rstrip(" ").split(" ")
-                if number == 1 and len(values) == 1 and values[0].isdigit():
-                    dimension = int(values[0])
-                    continue
-                dimension = len(values) if dimension is None else dimension
-                if len(values) != dimension or not values:
+            lines = iter(lambda: file.readline(_MAX_LINE + 1), "")
+            for number, line in enumerate(lines, start=1):
+                where = f"line {number} of {path}"
+                if len(line) > _MAX_LINE:
                     raise LotteryError(
-                        f"line {number} of {path} has {len(values)} numbers, the others"
-                        f" have {dimension}; it may be cut short"
+                        f"{where} has more than {_MAX_LINE:,} characters; give one"
+                        " vector a line"
+                    )
+                symbol, *values = line.rstrip("\n").rstrip(" ").split(" ")
+                if number == 1 and re.fullmatch(r"[0-9]+ [0-9]+ *\n?", line):
+                    dimension = _declared(values[0], where)
+                    continue
+                if not values:
+                    raise LotteryError(
+                        f"{where} has 0 numbers; give a symbol and its vector"
+                    )
+                dimension = len(values) if dimension is None else dimension
+                if len(values) != dimension:
+                    raise LotteryError(
+                        f"{where} has {len(values)} numbers, the others have"
+                        f" {dimension}; it may be cut short"
                     )
                 if symbol in seen:
                     raise LotteryError(
-                        f"line {number} of {path} has the symbol {symbol} of line"
-                        f" {seen[symbol]} again; give each symbol one vector"
+                        f"{where} has the symbol {symbol} of line {seen[symbol]} again;"
+                        " give each symbol one vector"
                     )
                 seen[symbol] = number
-                symbols.append(symbol)
-                rows.append(np.array(values, dtype=np.float32))
+                rows.append(_numbers(values, where))
     except UnicodeDecodeError:
         raise LotteryError(
             f"{path} is neither a checkpoint, a safetensors file nor text in UTF-8"
         ) from None
-    except ValueError as error:
-        if isinstance(error, LotteryError):
-            raise
-        raise LotteryError(
-            f"line {number} of {path} is not a vector: {error}"
-        ) from None
     if not rows:
         raise LotteryError(f"{path} has no embeddings")
-    return Vectors(torch.from_numpy(np.stack(rows)), symbols)
+    return Vectors(torch.from_numpy(np.stack(rows)), list(seen))
+
+
+def _numbers(values: List[str], where: str) -> np.ndarray:
+    try:
+        # NumPy would also read 1_0, nan and the digits of other scripts.
+        if not _DIGITS.fullmatch("".join(values)):
+            raise ValueError
+        return np.array(values, dtype=np.float32)
+    except ValueError:
+        bad = next((v for v in values if not _NUMBER.fullmatch(v)), "")
+        raise LotteryError(
+            f"{where} is not a vector: {reprlib.repr(bad)} is not a number"
+        ) from None
+
+
+def _declared(digits: str, where: str) -> int:
+    if len(digits) > 9 or int(digits) > _MAX_DIMENSION:
+        raise LotteryError(
+            f"{where} says that vectors have {reprlib.repr(digits)[1:-1]} numbers; give"
+            f" at most {_MAX_DIMENSION:,}"
+        )
+    return int(digits)
 
 
 def _from_safetensors(path: Path) -> Tensor:
     """The one matrix of a safetensors file."""
-    types = {"F32": np.float32, "F16": np.float16, "F64": np.float64}
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        size = path.stat().st_size
-        try:
-            if length > min(size, 100 << 20):
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            room = path.stat().st_size - 8 - length
+            if room < 0:
                 raise ValueError("its header is cut short")
-            entries = json.loads(file.read(length))
-            entries.pop("__metadata__", None)
-            matrices = {n: e for n, e in entries.items() if len(e["shape"]) == 2}
-            if len(matrices) != 1:
-                raise ValueError(f"it has {len(matrices)} matrices, not one")
-            ((_, entry),) = matrices.items()
-            start, end = entry["data_offsets"]
-            dtype = np.dtype(types[entry["dtype"]])
-            if end - start != math.prod(entry["shape"]) * dtype.itemsize:
-                raise ValueError("its shape does not fit its length")
-            if 8 + length + end > size:
-                raise ValueError("it is cut short")
+            if length > _MAX_HEADER:
+                raise ValueError(
+                    f"its header has {length:,} bytes, more than {_MAX_HEADER:,}"
+                )
+            (start, end), dtype, shape = _layout(_header(file.read(length)), room)
             file.seek(8 + length + start)
             values = np.frombuffer(file.read(end - start), dtype)
-        except (
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            RecursionError,
-        ) as error:
-            raise LotteryError(f"cannot read {path} as safetensors: {error}") from None
-    return torch.from_numpy(values.reshape(entry["shape"]).astype(np.float32))
+            matrix = values.reshape(shape).astype(np.float32)
+    except ValueError as error:
+        raise LotteryError(f"cannot read {path} as safetensors: {error}") from None
+    return torch.from_numpy(matrix)
+
+
+def _header(text: bytes) -> Dict[str, Any]:
+    """The entries of a safetensors header, of which the first character is {."""
+    try:
+        entries = json.loads(text.decode(), object_pairs_hook=_without_duplicates)
+    except LotteryError:
+        raise
+    except (ValueError, RecursionError):
+        raise ValueError("its header is not JSON") from None
+    entries.pop("__metadata__", None)
+    return entries
+
+
+def _without_duplicates(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+    entries: Dict[str, Any] = {}
+    for name, value in pairs:
+        if name in entries:
+            raise LotteryError(f"its header has {name[:80]} twice")
+        entries[name] = value
+    return entries
+
+
+def _layout(
+    entries: Dict[str, Any], room: int
+) -> Tuple[List[int], np.dtype, List[int]]:
+    """Where the one matrix is in ``room`` bytes, its type and shape."""
+    matrices = {}
+    for name, entry in entries.items():
+        shown = reprlib.repr(name)[1:-1]
+        if not isinstance(entry, dict):
+            raise ValueError(
+                f"its entry {shown} is {reprlib.repr(entry)}, not an object"
+            )
+        shape = entry.get("shape")
+        if not _are_whole(shape, lowest=1):
+            raise ValueError(
+                f"the shape of {shown} is {reprlib.repr(shape)}; give whole numbers"
+                " from 1 on"
+            )
+        if len(shape) == 2:
+            matrices[shown] = entry
+    if len(matrices) != 1:
+        raise ValueError(f"it has {len(matrices)} matrices, not one")
+    ((name, entry),) = matrices.items()
+    shape, offsets, code = entry["shape"], entry.get("data_offsets"), entry.get("dtype")
+    if not isinstance(code, str) or code not in _DTYPES:
+        raise ValueError(
+            f"the type of {name} is {reprlib.repr(code)}; give {', '.join(_DTYPES)}"
+        )
+    if (
+        not _are_whole(offsets, lowest=0)
+        or len(offsets) != 2
+        or offsets[0] > offsets[1]
+    ):
+        raise ValueError(
+            f"the offsets of {name} are {reprlib.repr(offsets)}; give where its data"
+            " start and end"
+        )
+    if offsets[1] > room:
+        raise ValueError("it is cut short")
+    stored = offsets[1] - offsets[0]
+    if stored != math.prod(shape) * _DTYPES[code].itemsize:
+        raise ValueError(f"{stored:,} bytes do not hold the shape of {name}")
+    return offsets, _DTYPES[code], shape
+
+
+def _are_whole(numbers: Any, *, lowest: int) -> bool:
+    """Whether these are whole numbers in a list; True and 1.0 are not."""
+    return isinstance(numbers, list) and all(
+        type(number) is int and number >= lowest for number in numbers
+    )

@@ -18,6 +18,8 @@ def waiting_lines(lines: Iterable[str]) -> Iterator[List[str]]:
         try:
             for line in lines:
                 queue.put(line.rstrip("\r\n"))
+        except OSError as error:  # for who waits, not for this thread
+            queue.put(error)
         finally:
             queue.put(_END)
 
@@ -32,6 +34,8 @@ def waiting_lines(lines: Iterable[str]) -> Iterator[List[str]]:
             continue
         if line is _END:
             break
+        if isinstance(line, OSError):
+            raise line
         group.append(line)
         if len(group) == _LARGEST_BATCH:
             yield group

@@ -48,4 +48,4 @@ def _flags(options: argparse.Namespace) -> None:
         add_help=False,
     )
     add_mask_args(parser, ours[options.arch].config_class)
-    parser.print_help()
+    print(parser.format_help(), end="")  # print_help would hide that it cannot write

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import Callable, List, Tuple
+from typing import Callable, List, TextIO, Tuple
 
 from onelayer_lottery.classify import Prediction, load_classifier
 from onelayer_lottery.errors import LotteryError
@@ -84,6 +84,8 @@ def _shown(prediction: Prediction) -> str:
 
 def _answer(answers: Callable[[List[str]], List[str]]) -> None:
     """Write one line for each line of stdin, as they come."""
+    if sys.stdin is None:
+        raise LotteryError("standard input is closed; give it lines of text")
     out = open(1, "w", encoding="utf-8", newline="\n", closefd=False)  # noqa: SIM115
     # Not closed: that would wait for the thread that is waiting for the next line.
     lines = open(  # noqa: SIM115
@@ -91,10 +93,23 @@ def _answer(answers: Callable[[List[str]], List[str]]) -> None:
     )
     try:
         for group in waiting_lines(lines):
-            out.write("".join(line + "\n" for line in answers(group)))
-            out.flush()
+            _write(out, "".join(line + "\n" for line in answers(group)))
     except (BrokenPipeError, KeyboardInterrupt) as stop:
         os._exit(1 if isinstance(stop, BrokenPipeError) else 130)
+    except OSError as error:
+        raise LotteryError(f"cannot read standard input: {error.strerror}") from None
+
+
+def _write(out: TextIO, text: str) -> None:
+    try:
+        out.write(text)
+        out.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise LotteryError(
+            f"cannot write to standard output: {error.strerror}"
+        ) from None
 
 
 def _say(line: str) -> None:

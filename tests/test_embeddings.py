@@ -55,7 +55,7 @@ def build_with(task, encoder=None, decoder=None, **flags):
         "encoder_embed_path": encoder and str(encoder),
         "decoder_embed_path": decoder and str(decoder),
     }
-    return build_tiny(task=task, **paths, **flags)
+    return build_tiny(task=task, **paths, **{"mask_preset": "paper-text", **flags})
 
 
 def without_padding(matrix):
@@ -321,10 +321,10 @@ def bad_files(task, path, folder):
             "has the symbol a of line 1 again",
         ),
         "no number": (write("word.txt", "a 1 x\n"), "line 1 of WORD is not a vector"),
-        "nan": (matrix("nan.pt", nan), "row 7 (w3) of the embeddings in NAN"),
+        "nan": (matrix("nan.pt", nan), "'encoder.embed_tokens.weight' has a NaN or"),
         "folder": (folder, "is a folder; give a file of embeddings"),
         "no embeddings": (
-            matrix("other.pt", nan, "fc.weight"),
+            matrix("other.pt", torch.zeros(40, 8), "fc.weight"),
             "has no encoder embeddings; it holds fc.weight",
         ),
         "hostile": (

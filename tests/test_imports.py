@@ -90,7 +90,10 @@ ALLOWED = {
         *("errors", "files", "experiments.figures", "experiments.panels"),
         "experiments.table1",
     },
-    "experiments.grid": {"errors", "experiments.table1"},
+    "experiments.grid": {
+        *("errors", "experiments.grid_file", "experiments.table1"),
+    },
+    "experiments.grid_file": {"errors"},
     "experiments.flags": {"errors", "experiments.grid", "models.planted"},
     "experiments.commands": {"experiments.flags", "experiments.grid"},
     "experiments.score": {"errors"},
@@ -137,7 +140,7 @@ WITHOUT_FAIRSEQ = {
     ),
     *("experiments.results", "experiments.panels", "experiments.table1"),
     *("experiments.figures", "experiments.report", "experiments.grid"),
-    *("experiments.score", "experiments.launch"),
+    *("experiments.grid_file", "experiments.score", "experiments.launch"),
 }
 # Read by --help too, where they may not be installed.
 LATE = {"matplotlib", "yaml", "submitit", "sacrebleu"}

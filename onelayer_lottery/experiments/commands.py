@@ -30,7 +30,11 @@ def checkpoint_of(out: Path, run: Run) -> Path:
 def task_of(run: Run, grid: Grid, *, out: Path, cpu: bool) -> Dict[str, Any]:
     """All that the process of a run has to know, as JSON."""
     folder = folder_of(out, run).resolve()
-    needs = {other.id: str(checkpoint_of(out, other).resolve()) for other in grid.runs}
+    needs = {
+        other.id: str(checkpoint_of(out, other).resolve())
+        for other in grid.runs
+        if other.id in run.needs
+    }
     train = {
         name: needs[value[2:-1]] if _names_run(value, run) else value
         for name, value in run.train.items()

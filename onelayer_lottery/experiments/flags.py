@@ -68,11 +68,13 @@ def _parse(parser_of: Callable[[], Any], flags: Flags, grid: Grid) -> Any:
     """The parsed arguments, or what fairseq's parser says of them."""
     said = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(
+            io.StringIO()
+        ):
             return options.parse_args_and_arch(
                 parser_of(), [str(grid.data), *words_of(flags)]
             )
     except SystemExit:
         return said.getvalue().strip().rpartition("error: ")[2] or "its flags"
-    except (KeyError, ValueError, TypeError) as error:
-        return f"its flags ({error})"
+    except Exception as error:  # fairseq evaluates some values, which may do anything
+        return f"its flags ({str(error) or type(error).__name__})"

@@ -1,16 +1,23 @@
-"""A grid file in YAML, and the runs that it stands for."""
+"""A grid file in YAML, and the runs that it stands for.
+
+A grid is trusted like a shell script: its flags become commands, and fairseq evaluates
+some of their values as Python.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
+import reprlib
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
 from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.experiments.grid_file import read_yaml
 from onelayer_lottery.experiments.table1 import PAPER
 
 Flags = Dict[str, Union[str, bool]]
@@ -36,6 +43,10 @@ _TAKEN = {
     "cpu": "a CPU is used where there is no GPU",
 }
 _REFERENCE = re.compile(r"\$\{([^}]*)\}")
+_FLAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
+_MAX_RUNS = 10_000
+_MAX_FLAGS = 500  # of a run; fairseq has fewer
+_MAX_WHOLE = 10_000
 
 
 @dataclass(frozen=True)
@@ -78,7 +89,7 @@ class Grid:
 
 def read_grid(path: Path, *, data: Optional[Path] = None) -> Grid:
     """Read and expand a grid file; ``data`` takes the place of its data folder."""
-    content = _read_yaml(path)
+    content = read_yaml(path)
     try:
         return _grid(path.stem, content, data)
     except LotteryError as error:
@@ -111,92 +122,173 @@ def words_of(flags: Flags) -> List[str]:
 
 def _grid(name: str, content: Dict[str, Any], data: Optional[Path]) -> Grid:
     _refuse_unknown(content, _KEYS, "key")
-    if not data and not content.get("data"):
+    named = _text(content, "data", "")
+    if not data and not named:
         raise LotteryError("it names no data: add data: FOLDER, or pass --data FOLDER")
-    folder = data or Path(str(content["data"]))
-    _check_data(folder)
-    reference = content.get("reference")
-    if reference:
-        reference = folder / str(reference)
-        if not reference.is_file():
-            raise LotteryError(
-                f"reference {reference} is not a file; it is looked for in the folder"
-                " of the data, one sentence a line"
-            )
+    folder = data or Path(named)
+    try:
+        _check_data(folder)
+        reference = _reference(content, folder)
+        digest = data_digest(folder)
+    except OSError as error:
+        raise LotteryError(
+            f"cannot read the data in {folder}: {error.strerror}"
+        ) from None
     variants = _section(content, "variants")
     if not variants:
         raise LotteryError("it has no variants: nothing to run")
+    _check_count(len(variants))
+    for variant, given in variants.items():
+        if not isinstance(given, (dict, type(None))):
+            raise LotteryError(f"variant {variant} is not a mapping of flags to values")
+    base = _flags(_section(content, "base"), "base")
+    flags = {n: _flags_of(n, given or {}, base) for n, given in variants.items()}
+    seeds = {n: _seeds_of(n, given or {}, content) for n, given in variants.items()}
+    _check_count(
+        sum(
+            len(seeds[n]) * math.prod(map(len, _crossed(flags[n]).values()))
+            for n in variants
+        )
+    )
+    generate, average = _generate_flags(content), _whole(content, "average", 0)
     runs: List[Run] = []
-    for variant, flags in variants.items():
-        runs += _runs_of(str(variant), flags or {}, content, runs, data_digest(folder))
+    above: Dict[Tuple[str, Optional[int]], List[Run]] = {}
+    for variant in variants:
+        made = [
+            _identified(replace(run, generate=generate, average=average), digest)
+            for run in _runs_of(variant, flags[variant], seeds[variant], above)
+        ]
+        for run in made:
+            above.setdefault((variant, run.seed), []).append(run)
+        above[variant, None] = made
+        runs += made
     return Grid(
         name=name,
-        title=str(content.get("title", name)),
-        figure=_whole(content, "figure", lowest=1) if "figure" in content else None,
-        corpus=str(content.get("corpus", folder.name)),
+        title=_text(content, "title", name),
+        figure=_whole(content, "figure", None),
+        corpus=_text(content, "corpus", folder.name),
         data=folder,
         reference=reference,
-        gpus=_whole(content, "gpus", lowest=1) if "gpus" in content else 1,
-        variants=tuple(
-            Variant(
-                str(name),
-                str((flags or {}).get("label", name)),
-                (flags or {}).get("table1"),
-            )
-            for name, flags in variants.items()
-        ),
+        gpus=_whole(content, "gpus", 1),
+        variants=tuple(_variant(name, given or {}) for name, given in variants.items()),
         runs=tuple(runs),
     )
 
 
-def _runs_of(
-    variant: str, given: Any, content: Dict[str, Any], above: List[Run], digest: str
-) -> Iterator[Run]:
-    if not isinstance(given, dict):
-        raise LotteryError(f"variant {variant} is not a mapping of flags to values")
+def _reference(content: Dict[str, Any], folder: Path) -> Optional[Path]:
+    name = _text(content, "reference", "")
+    if not name:
+        return None
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise LotteryError(
+            f"reference {name} is not a file name inside the data folder; put the file"
+            " there, and give its name"
+        )
+    if not (folder / name).is_file():
+        raise LotteryError(
+            f"reference {name} is not a file; it is looked for in the data folder"
+            f" {folder}, one sentence a line"
+        )
+    return folder / name
+
+
+def _variant(name: str, given: Dict[str, Any]) -> Variant:
+    rows = [row.key for row in PAPER]
+    if given.get("table1") not in (None, *rows):
+        raise LotteryError(
+            f"variant {name}: table1 is {given['table1']!s:.80}; give one of"
+            f" {', '.join(rows)}"
+        )
+    label = _text(given, "label", name, where=f"variant {name}: ")
+    return Variant(name, label, given.get("table1"))
+
+
+def _flags_of(
+    variant: str, given: Dict[str, Any], base: Dict[str, Any]
+) -> Dict[str, Any]:
     where = f"variant {variant}"
-    own = {name: given[name] for name in _OWN if name in given}
-    flags = {
-        **_flags(_section(content, "base"), "base"),
-        **_flags({k: v for k, v in given.items() if k not in _OWN}, where),
-    }
+    own = _flags({k: v for k, v in given.items() if k not in _OWN}, where)
+    flags = {**base, **own}
+    if len(flags) > _MAX_FLAGS:
+        raise LotteryError(f"{where} has {len(flags)} flags; give at most {_MAX_FLAGS}")
     if "arch" not in flags:
         raise LotteryError(f"{where} has no arch; give it there or under base")
-    rows = [row.key for row in PAPER]
-    if own.get("table1") not in (None, *rows):
-        raise LotteryError(
-            f"{where}: table1 is {own['table1']}; give one of {', '.join(rows)}"
-        )
-    seeds = own.get("seeds", content.get("seeds", [1]))
-    seeds = seeds if isinstance(seeds, list) else [seeds]
-    crossed = {name: value for name, value in flags.items() if isinstance(value, list)}
-    for name, values in [*crossed.items(), ("seeds", seeds)]:
+    for name, values in _crossed(flags).items():
         if not values:
             raise LotteryError(f"{where}: the list of {name} is empty: nothing to run")
+    for arch in _crossed(flags).get("arch", [flags["arch"]]):
+        if not isinstance(arch, str):
+            raise LotteryError(
+                f"{where}: arch is {_shown(arch)}; give the name of an architecture"
+            )
+    return flags
+
+
+def _seeds_of(
+    variant: str, given: Dict[str, Any], content: Dict[str, Any]
+) -> List[int]:
+    where = f"variant {variant}"
+    seeds = given.get("seeds", content.get("seeds", [1]))
+    seeds = seeds if isinstance(seeds, list) else [seeds]
+    if not seeds:
+        raise LotteryError(f"{where}: the list of seeds is empty: nothing to run")
     for seed in seeds:
-        if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-            raise LotteryError(f"{where}: seed {seed!r} is not a whole number from 0")
-    generate: Any = content.get("generate", {})
-    average = _whole(content, "average", lowest=1) if "average" in content else 0
+        if type(seed) is not int or not 0 <= seed < 1 << 32:
+            raise LotteryError(
+                f"{where}: seed {_shown(seed)} is not a whole number from 0 on, below"
+                " 2^32"
+            )
+    return seeds
+
+
+def _crossed(flags: Dict[str, Any]) -> Dict[str, List[Any]]:
+    return {name: value for name, value in flags.items() if isinstance(value, list)}
+
+
+def _check_count(runs: int) -> None:
+    """Before they are made: a few short lists multiply to more than any memory."""
+    if runs > _MAX_RUNS:
+        raise LotteryError(
+            f"it has {runs:,} runs, a grid at most {_MAX_RUNS:,}: shorten its lists, or"
+            " make several grids"
+        )
+
+
+def _generate_flags(content: Dict[str, Any]) -> Optional[Flags]:
+    given = content.get("generate")
+    if given is False:
+        return None
+    if not isinstance(given, (dict, type(None))):
+        raise LotteryError(
+            f"generate is {_shown(given)}; give flags of fairseq-generate, or no"
+        )
+    flags = _flags(given or {}, "generate")
+    for name in _crossed(flags):
+        raise LotteryError(f"generate: {name} is a list; give one value")
+    return _plain(flags)
+
+
+def _runs_of(
+    variant: str,
+    flags: Dict[str, Any],
+    seeds: List[int],
+    above: Dict[Tuple[str, Optional[int]], List[Run]],
+) -> Iterator[Run]:
+    crossed = _crossed(flags)
     for seed in seeds:
         for values in product(*crossed.values()):
             chosen = dict(zip(crossed, values))
             train = _plain({**flags, **chosen})
-            needs = _resolve(train, above, seed=seed, where=where)
-            yield _identified(
-                Run(
-                    id="",
-                    name="-".join([variant, *(f"{n}-{v}" for n, v in chosen.items())]),
-                    variant=variant,
-                    seed=seed,
-                    train=train,
-                    generate=None
-                    if generate is False
-                    else _plain(_flags(generate or {}, "generate")),
-                    average=average,
-                    needs=needs,
-                ),
-                digest,
+            needs = _resolve(train, above, seed=seed, where=f"variant {variant}")
+            yield Run(
+                id="",
+                name="-".join([variant, *(f"{n}-{v}" for n, v in chosen.items())]),
+                variant=variant,
+                seed=seed,
+                train=train,
+                generate=None,
+                average=0,
+                needs=needs,
             )
 
 
@@ -209,7 +301,11 @@ def _identified(run: Run, digest: str) -> Run:
 
 
 def _resolve(
-    train: Flags, above: List[Run], *, seed: int, where: str
+    train: Flags,
+    above: Dict[Tuple[str, Optional[int]], List[Run]],
+    *,
+    seed: int,
+    where: str,
 ) -> Tuple[str, ...]:
     """Replace ${VARIANT} by ${ID} of its run with the same seed, or its only run."""
     needs = []
@@ -217,12 +313,12 @@ def _resolve(
         found = _REFERENCE.fullmatch(str(value))
         if not found:
             continue
-        runs = [run for run in above if run.variant == found[1]]
+        runs = above.get((found[1], None))
         if not runs:
             raise LotteryError(
                 f"{where}: {name} is {value}, but no variant above it has that name"
             )
-        same = [run for run in runs if run.seed == seed] if len(runs) > 1 else runs
+        same = above.get((found[1], seed), []) if len(runs) > 1 else runs
         if len(same) != 1:
             raise LotteryError(
                 f"{where}: {name} is {value}, which has {len(same)} runs with seed"
@@ -236,13 +332,21 @@ def _resolve(
 def _flags(section: Dict[str, Any], where: str) -> Dict[str, Any]:
     flags: Dict[str, Any] = {}
     for key, value in section.items():
-        name = str(key).lstrip("-").replace("_", "-")
+        name = key.lstrip("-").replace("_", "-")
         if name in _TAKEN:
             raise LotteryError(f"{where}: leave out {key}: {_TAKEN[name]}")
+        if not _FLAG.fullmatch(name):
+            raise LotteryError(
+                f"{where}: {_shown(key)} is not the name of a flag; give one of fairseq"
+            )
         if name in flags:
             raise LotteryError(f"{where} has {name} twice")
-        if isinstance(value, dict):
-            raise LotteryError(f"{where}: {key} is a mapping; give a value or a list")
+        values = value if isinstance(value, list) else [value]
+        if any(isinstance(item, (dict, list)) for item in values):
+            raise LotteryError(
+                f"{where}: {key} holds a list or a mapping; give a value, or a list of"
+                " values"
+            )
         flags[name] = value
     return flags
 
@@ -257,17 +361,32 @@ def _plain(flags: Dict[str, Any]) -> Flags:
 
 
 def _section(content: Dict[str, Any], key: str) -> Dict[str, Any]:
-    section = content.get(key) or {}
-    if not isinstance(section, dict):
+    section = content.get(key)
+    if not isinstance(section, (dict, type(None))):
         raise LotteryError(f"{key} is not a mapping of names to values")
-    return section
+    return section or {}
 
 
-def _whole(content: Dict[str, Any], key: str, *, lowest: int) -> int:
+def _text(content: Dict[str, Any], key: str, default: str, *, where: str = "") -> str:
+    value = content.get(key)
+    if isinstance(value, (dict, list)):
+        raise LotteryError(f"{where}{key} is {_shown(value)}; give text")
+    return default if value is None else str(value)
+
+
+def _whole(content: Dict[str, Any], key: str, default: Any) -> Any:
+    if key not in content:
+        return default
     value = content[key]
-    if not isinstance(value, int) or isinstance(value, bool) or value < lowest:
-        raise LotteryError(f"{key} is {value!r}; give a whole number from {lowest} on")
+    if type(value) is not int or not 1 <= value <= _MAX_WHOLE:
+        raise LotteryError(
+            f"{key} is {_shown(value)}; give a whole number from 1 to {_MAX_WHOLE}"
+        )
     return value
+
+
+def _shown(value: Any) -> str:
+    return reprlib.repr(value)
 
 
 def _refuse_unknown(content: Dict[str, Any], known: Tuple[str, ...], what: str) -> None:
@@ -290,38 +409,3 @@ def _check_data(folder: Path) -> None:
             f"data {folder} holds no binarised training data (train.*.idx); prepare it"
             " with fairseq-preprocess"
         )
-
-
-def _read_yaml(path: Path) -> Dict[str, Any]:
-    import yaml
-
-    try:
-        text = path.read_text(encoding="utf-8")
-        twice = _repeated(yaml.compose(text, yaml.SafeLoader))
-        content = yaml.safe_load(text)
-    except OSError as error:
-        raise LotteryError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise LotteryError(f"{path} is not text in UTF-8") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or "it is not YAML"
-        raise LotteryError(f"{path}{line}: {problem}") from None
-    if twice:
-        raise LotteryError(f"{path}: {twice} comes twice in one mapping")
-    if not isinstance(content, dict) or not content:
-        raise LotteryError(f"{path} is empty: give data, base and variants")
-    return content
-
-
-def _repeated(node: Any) -> Optional[str]:
-    """A key that comes twice in a mapping, of which YAML would let the last one win."""
-    inner = node.value if node is not None and isinstance(node.value, list) else []
-    keys = [pair[0].value for pair in inner if isinstance(pair, tuple)]
-    for item in inner:
-        for child in item if isinstance(item, tuple) else [item]:
-            found = _repeated(child)
-            if found:
-                return found
-    return next((str(key) for key in keys if keys.count(key) > 1), None)
