@@ -61,8 +61,8 @@ COMMANDS: Dict[str, Command] = {
     ),
     "embeddings": Command(
         ("checkpoint", "vectors", "vectors"),
-        ("INPUT", "-o", "out.txt", "--side"),
-        (("--embed-dict", "dict.txt"), ("--embed-dict", "dict.de.txt")),
+        ("INPUT", "-o", "out.txt", "--side", "encoder"),
+        (("--side", "decoder"), ("--embed-dict", "dict.txt")),
         weight=6,
     ),
     "sweep": Command(("grid",), ("INPUT", "--out", "out", "--dry-run")),
@@ -97,21 +97,27 @@ def make_case(corpus: Corpus, seed: int, number: int) -> Case:
     if command.task and chance.random() < 0.9:
         seeds = [seed for seed in seeds if seed.task == command.task]
     chosen = chance.choice(seeds)
+    case = unchanged_case(name, chosen)
+    case.stdin = _lines(chance, pairs=name == "classify")
     files, note = _changed(chance, chosen)
-    arguments = [chosen.target if a == "INPUT" else a for a in command.arguments]
-    if arguments[-1] == "--side":
-        arguments.append(chance.choice(("encoder", "decoder")))
-    if "OTHER" in arguments:
-        files["other.checkpoint"] = chosen.files[chosen.target]
-        arguments[arguments.index("OTHER")] = "other.checkpoint"
+    case.files.update(files)
+    case.note = f"{chosen.name}: {note}"
     if command.optional and chance.random() < 0.3:
         extra = chance.choice(command.optional)
-        arguments += [chosen.target if word == "INPUT" else word for word in extra]
+        case.arguments += [chosen.target if word == "INPUT" else word for word in extra]
         if "--bpe" in extra:
-            note += f"; {_add_subwords(chance, files, kind=extra[-1])}"
-    files[CANARY] = _canary()
-    stdin = _lines(chance, pairs=name == "classify")
-    return Case(name, arguments, stdin, f"{chosen.name}: {note}", files)
+            case.note += f"; {_add_subwords(chance, case.files, kind=extra[-1])}"
+    return case
+
+
+def unchanged_case(name: str, seed: Seed) -> Case:
+    """A command that reads a valid file."""
+    names = {"INPUT": seed.target, "OTHER": "other.checkpoint"}
+    arguments = [names.get(word, word) for word in COMMANDS[name].arguments]
+    files = {**seed.files, CANARY: _canary()}
+    if "OTHER" in COMMANDS[name].arguments:
+        files["other.checkpoint"] = seed.files[seed.target]
+    return Case(name, arguments, b"", seed.name, files)
 
 
 def _changed(chance: Random, seed: Seed) -> Tuple[Dict[str, bytes], str]:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fuzz.child import MARKER
 from fuzz.corpus import Seed
+from fuzz.saving import saved
 from fuzz.texts import mutate_bytes
 from fuzz.values import model_flags, nasty, near, task_flags
 
@@ -66,13 +67,8 @@ def mutate_checkpoint(chance: Random, seed: Seed) -> Tuple[bytes, str]:
         chance.choices(list(_CHANGES), list(_CHANGES.values()))[0](chance, state)
         for _ in range(chance.choice((1, 1, 1, 2, 3)))
     ]
-    saved = io.BytesIO()
-    torch.save(
-        state,
-        saved,
-        _use_new_zipfile_serialization=zipfile.is_zipfile(io.BytesIO(content)),
-    )
-    return saved.getvalue(), "; ".join(notes)
+    zipped = zipfile.is_zipfile(io.BytesIO(content))
+    return saved(state, zipped=zipped), "; ".join(notes)
 
 
 class Hostile:
@@ -83,6 +79,9 @@ class Hostile:
 
     def __reduce__(self) -> Tuple:
         return self.parts
+
+    def __repr__(self) -> str:
+        return f"{self.parts[0].__name__}{self.parts[1:]}"
 
 
 def _hostile(chance: Random) -> Any:
@@ -370,6 +369,4 @@ def _bomb(content: bytes) -> Tuple[bytes, str]:
 
 
 def _empty_checkpoint() -> bytes:
-    saved = io.BytesIO()
-    torch.save({"model": {"mask_version": torch.zeros(1)}, "cfg": {}}, saved)
-    return saved.getvalue()
+    return saved({"model": {"mask_version": torch.zeros(1)}, "cfg": {}}, zipped=True)

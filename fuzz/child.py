@@ -215,15 +215,17 @@ def _run(
         report["frame"] = _innermost(traceback.extract_tb(error.__traceback__))
         traceback.print_exc()
     finally:
-        _end(report, pipe, int(status or 0))
+        _end(report, pipe, status if isinstance(status, int) else int(bool(status)))
 
 
 def _end(report: Dict[str, Any], pipe: int, status: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-    os.write(pipe, json.dumps(report).encode())
-    os._exit(status)
+    try:
+        os.write(pipe, json.dumps(report).encode())
+    finally:
+        os._exit(status & 255)
 
 
 def _redirect(folder: Path) -> None:

@@ -21,6 +21,7 @@ from fairseq.data.encoders.gpt2_bpe_utils import bytes_to_unicode
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from safetensors.numpy import save as save_safetensors
 
+from fuzz.saving import saved
 from onelayer_lottery.export import ticket_from_checkpoint
 from onelayer_lottery.tasks import Dictionaries, translation_dictionaries
 from onelayer_lottery.ticket import Bpe, write_ticket
@@ -259,9 +260,7 @@ def _checkpoint_seeds(
     old = {**state, "args": merged, "cfg": None}
     for form, content in (("", state), ("-args", old)):
         for zipped in (True, False):
-            saved = io.BytesIO()
-            torch.save(content, saved, _use_new_zipfile_serialization=zipped)
-            files = {"model.checkpoint": saved.getvalue(), **beside}
+            files = {"model.checkpoint": saved(content, zipped=zipped), **beside}
             yield Seed(
                 f"{name}{form}-{'zip' if zipped else 'legacy'}",
                 *("checkpoint", "model.checkpoint", files, task, content),
