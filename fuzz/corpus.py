@@ -34,7 +34,7 @@ _ENCODER = {
     "encoder_embed_dim": WIDTH,
     "encoder_ffn_embed_dim": 16,
     "encoder_attention_heads": 2,
-    "encoder_layers": 2,
+    "encoder_layers": 1,
     "dropout": 0.0,
 }
 _SIZES = {
@@ -42,15 +42,17 @@ _SIZES = {
     "decoder_embed_dim": WIDTH,
     "decoder_ffn_embed_dim": 16,
     "decoder_attention_heads": 2,
-    "decoder_layers": 2,
+    "decoder_layers": 1,
     "max_source_positions": 32,
     "max_target_positions": 32,
 }
 _MASKED = "transformer_onelayer_random_tiny"
 _RESERVOIR = "transformer_reservoir_tiny"
+_TWO_LAYERS = {"encoder_layers": 2, "decoder_layers": 2}
 _TRANSLATION: Dict[str, Tuple[str, Dict[str, Any]]] = {
     "plain": (_MASKED, {}),
-    "multi-layer": (_MASKED, {"mask_share": "none", "mask_keep": 0.1}),
+    "one-layer": (_MASKED, _TWO_LAYERS),
+    "multi-layer": (_MASKED, {**_TWO_LAYERS, "mask_share": "none", "mask_keep": 0.1}),
     "signed": (_MASKED, {"mask_method": "signed", "mask_keep": 0.6}),
     "scales": (_MASKED, {"mask_scale": "row-column"}),
     "trained": (
@@ -67,7 +69,7 @@ _TRANSLATION: Dict[str, Tuple[str, Dict[str, Any]]] = {
     **{
         f"reservoir-{kind}": (
             _RESERVOIR,
-            {"reservoir_type": kind, "reservoir_layers": layers},
+            {**_TWO_LAYERS, "reservoir_type": kind, "reservoir_layers": layers},
         )
         for kind, layers in {
             "transformer": "encoder:1/decoder:1",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from random import Random
 from typing import Any, Callable, Dict, List, Tuple
 
@@ -12,11 +13,12 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fuzz.corpus import subword_models
 from fuzz.texts import mutate_bytes, mutate_dictionary
-from fuzz.values import model_flags, mutate_json, nasty, near, task_flags
+from fuzz.values import NUMBERS, model_flags, mutate_json, nasty, near, task_flags
 from onelayer_lottery.container import Container, framed, parse_container
 
 _MODEL_FLAGS, _TASK_FLAGS = model_flags(), task_flags()
 _SUBWORDS = subword_models()
+_SIZE = re.compile("dim|layers|heads|positions|cutoff|path|factor|num_classes")
 
 
 def mutate_ticket(chance: Random, content: bytes) -> Tuple[bytes, str]:
@@ -52,11 +54,17 @@ def _add_flag(chance: Random, container: Container) -> str:
         (("model", _MODEL_FLAGS), ("model", _MODEL_FLAGS), ("task", _TASK_FLAGS))
     )
     flags = _config(container).get(part)
-    name = chance.choice(names)
+    sizes = [name for name in names if _SIZE.search(name)]
+    name = chance.choice(sizes if chance.random() < 0.4 else names)
     if not isinstance(flags, dict):
         return "nothing"
     old = flags.get(name)
-    flags[name] = near(chance, old) if chance.random() < 0.3 else nasty(chance)
+    if chance.random() < 0.3:
+        flags[name] = near(chance, old)
+    elif _SIZE.search(name) and chance.random() < 0.5:
+        flags[name] = chance.choice(NUMBERS)
+    else:
+        flags[name] = nasty(chance)
     return f"config.{part}.{name} = {flags[name]!r}"[:200]
 
 
