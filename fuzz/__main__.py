@@ -12,7 +12,7 @@ import tempfile
 import time
 import warnings
 from pathlib import Path
-from typing import Callable, Counter, Dict, Iterator, List, NamedTuple, Tuple
+from typing import Callable, Counter, Dict, Iterable, Iterator, List, NamedTuple, Tuple
 
 import torch
 
@@ -47,7 +47,7 @@ def main() -> int:
         return make_case(corpus, options.seed, number)
 
     if options.only is not None:
-        return _show(case_of(options.only), whole=options.show)
+        return _show(case_of, options)
     numbers = range(options.start, options.start + options.cases)
     tally = Tally(options.cases)
     for ended in run_cases(case_of, numbers, jobs=options.jobs):
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def run_cases(
-    case_of: Callable[[int], Case], numbers: Iterator[int], *, jobs: int
+    case_of: Callable[[int], Case], numbers: Iterable[int], *, jobs: int
 ) -> Iterator[Ended]:
     """Run cases in forked children, some at a time, and yield how each ended."""
     gc.collect()
@@ -156,15 +156,16 @@ def _replay(saved: List[Tuple[str, Case]], *, jobs: int) -> int:
     return 1 if failed else 0
 
 
-def _show(case: Case, *, whole: bool) -> int:
+def _show(case_of: Callable[[int], Case], options: argparse.Namespace) -> int:
     """Run one case, and say all about it."""
-    (ended,) = run_cases(lambda number: case, [0], jobs=1)
+    number, case = options.only, case_of(options.only)
+    (ended,) = run_cases(case_of, [number], jobs=1)
     outcome = ended.outcome
     print(f"onelayer-lottery {case.command} {' '.join(case.arguments)}")
     print(f"{case.note}\n{outcome.kind}: {outcome.detail} {outcome.frame}")
-    if whole:
+    if options.show:
         print(outcome.stderr)
-        path = save_finding(case, outcome, seed=-1, number=-1)
+        path = save_finding(case, outcome, seed=options.seed, number=number)
         print(f"its files are in {path}")
     return 1 if outcome.found else 0
 

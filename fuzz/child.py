@@ -144,7 +144,11 @@ class Child:
         if os.WIFSIGNALED(state):
             number = os.WTERMSIG(state)
             if number in (signal.SIGXCPU, signal.SIGKILL):
-                return "hang", f"stopped after {self._limits.cpu_seconds} s of CPU"
+                limits = self._limits
+                return "hang", (
+                    f"used {limits.cpu_seconds} s of CPU time, or did not end within"
+                    f" {limits.wall_seconds:g} s"
+                )
             if _NO_MEMORY.search(stderr):
                 return "memory", stderr.strip().splitlines()[-1][:200]
             return "crash", signal.Signals(number).name

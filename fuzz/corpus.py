@@ -52,7 +52,8 @@ _TWO_LAYERS = {"encoder_layers": 2, "decoder_layers": 2}
 _TRANSLATION: Dict[str, Tuple[str, Dict[str, Any]]] = {
     "plain": (_MASKED, {}),
     "one-layer": (_MASKED, _TWO_LAYERS),
-    "multi-layer": (_MASKED, {**_TWO_LAYERS, "mask_share": "none", "mask_keep": 0.1}),
+    "multi-layer": (_MASKED, {**_TWO_LAYERS, "mask_share": "none", "mask_keep": 0.3}),
+    "sparse": (_MASKED, {"mask_keep": 0.1, "encoder_ffn_embed_dim": 128}),
     "signed": (_MASKED, {"mask_method": "signed", "mask_keep": 0.6}),
     "scales": (_MASKED, {"mask_scale": "row-column"}),
     "trained": (
@@ -78,6 +79,7 @@ _TRANSLATION: Dict[str, Tuple[str, Dict[str, Any]]] = {
             "bigru": "encoder:1",
         }.items()
     },
+    "reservoir-masked": (_RESERVOIR, {**_TWO_LAYERS, "reservoir_mask": "all"}),
 }
 _GRID = """\
 title: Two lines
@@ -257,16 +259,15 @@ def _checkpoint_seeds(
     beside: Dict[str, bytes],
     task: str = "translation",
 ) -> Iterator[Seed]:
+    """As fairseq writes them since 0.10.2, and in the form of older versions."""
     parts = state["cfg"]
     merged = Namespace(**{**vars(parts["model"]), **vars(parts["task"])})
     old = {**state, "args": merged, "cfg": None}
-    for form, content in (("", state), ("-args", old)):
-        for zipped in (True, False):
-            files = {"model.checkpoint": saved(content, zipped=zipped), **beside}
-            yield Seed(
-                f"{name}{form}-{'zip' if zipped else 'legacy'}",
-                *("checkpoint", "model.checkpoint", files, task, content),
-            )
+    for form, content in (("zip", state), ("legacy", old)):
+        files = {"model.checkpoint": saved(content, zipped=form == "zip"), **beside}
+        yield Seed(
+            f"{name}-{form}", "checkpoint", "model.checkpoint", files, task, content
+        )
 
 
 def _ticket_seed(

@@ -18,6 +18,8 @@ from fuzz.child import CANARY, INPUTS, MARKER, Child, Limits
 from fuzz.corpus import make_corpus
 from onelayer_lottery.cli import main
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="uses Linux's limits")
+
 REGRESSIONS = ROOT / "fuzz" / "regressions"
 
 
@@ -34,19 +36,22 @@ def fuzz(*arguments):
     )
 
 
+@pytest.mark.slow
 def test_every_case_is_read_or_refused_in_a_sentence():
-    done = fuzz("--cases", 300, "--seed", 1)
+    done = fuzz("--cases", 300, "--seed", 1, "--jobs", 2)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     assert "300 of 300 cases" in done.stdout
 
 
+@pytest.mark.slow
 def test_what_once_failed_is_read_or_refused():
-    done = fuzz("--replay")
+    done = fuzz("--replay", "--jobs", 2)
     saved = len(list(REGRESSIONS.glob("*/case.json")))
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     assert f"{saved} saved cases, 0 of them fail" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_case_is_made_from_seed_and_number_alone():
     shown = fuzz("--only", 3, "--seed", 5).stdout
     first, second = make_corpus(), make_corpus()
@@ -59,6 +64,7 @@ def test_a_case_is_made_from_seed_and_number_alone():
     assert case.note in shown
 
 
+@pytest.mark.slow
 def test_unchanged_files_are_read(tmp_path):
     """Or else a fuzzer would see nothing but refusals."""
     commands = {
