@@ -50,14 +50,18 @@ def main() -> int:
         return _show(case_of, options)
     numbers = range(options.start, options.start + options.cases)
     tally = Tally(options.cases)
-    for ended in run_cases(case_of, numbers, jobs=options.jobs):
-        fresh = tally.add(ended)
-        if fresh:
-            case = case_of(ended.number)
-            path = save_finding(
-                case, ended.outcome, seed=options.seed, number=ended.number
-            )
-            print(f"{path}: {ended.outcome.detail}", file=sys.stderr)
+    try:
+        for ended in run_cases(case_of, numbers, jobs=options.jobs):
+            if tally.add(ended):
+                path = save_finding(
+                    case_of(ended.number),
+                    ended.outcome,
+                    seed=options.seed,
+                    number=ended.number,
+                )
+                print(f"{path}: {ended.outcome.detail}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
     print(tally.table())
     return 1 if tally.findings else 0
 
