@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 import warnings
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Callable, Counter, Dict, Iterable, Iterator, List, NamedTuple, Tuple
 
@@ -38,10 +39,10 @@ def main() -> int:
     logging.disable(logging.INFO)
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)  # a fork copies one thread only
-    if options.replay:
-        return _replay(list(read_cases(options.replay)), jobs=options.jobs)
     corpus = make_corpus()
     warm_up(corpus)
+    if options.replay:
+        return _replay(list(read_cases(options.replay)), jobs=options.jobs)
 
     def case_of(number: int) -> Case:
         return make_case(corpus, options.seed, number)
@@ -73,7 +74,8 @@ def run_cases(
     gc.collect()
     gc.freeze()  # or else each child's collections would copy all of the heap
     waiting, running = iter(numbers), {}
-    with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch, ExitStack() as stack:
+        stack.callback(lambda: [child.stop() for child in running.values()])
         while True:
             while len(running) < jobs:
                 number = next(waiting, None)

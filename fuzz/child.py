@@ -123,6 +123,11 @@ class Child:
             if outcome:
                 return outcome
 
+    def stop(self) -> None:
+        """End the child at once, whatever it does."""
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
     def _outcome(self) -> Outcome:
         os.close(self.pipe)
         _, state = os.waitpid(self.pid, 0)
