@@ -25,6 +25,7 @@ from fuzz.values import model_flags, nasty, near, task_flags
 
 _FLAGS = {"model": model_flags(), "task": task_flags()}
 _BOMB_BYTES = 700 << 20  # more than the limit of memory
+_LARGEST = 10**6  # elements of a tensor that is changed, which may copy it
 _GLOBALS = [
     *(
         "argparse Namespace",
@@ -178,9 +179,12 @@ def _change_tensor(chance: Random, state: Dict[str, Any]) -> str:
     if not isinstance(tensors, dict) or not tensors:
         return "nothing"
     name = chance.choice(list(tensors))
-    if not isinstance(tensors[name], Tensor):
+    old = tensors[name]
+    if not isinstance(old, Tensor) or old.layout != torch.strided or old.is_meta:
         return "nothing"
-    tensors[name] = new = chance.choice(_TENSORS)(tensors[name])
+    if old.is_quantized or old.numel() > _LARGEST:  # an earlier change made it so
+        return "nothing"
+    tensors[name] = new = chance.choice(_TENSORS)(old)
     return (
         f"model.{name} = {getattr(new, 'dtype', type(new))} {getattr(new, 'shape', '')}"
     )
