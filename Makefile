@@ -1,13 +1,19 @@
 # make demo   the main job: dense against one-layer random on a small corpus
 # make test   all tests
 # make bench  speed and memory against the stock dense model
+# make fuzz   damaged and hostile files, to every command that reads files
 # make lint   ruff
 # make venv   only the set-up that the others do by themselves
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: demo test bench lint venv
+.PHONY: demo test bench fuzz lint venv
+
+# Of make fuzz: how many cases, from which seed, and how many at a time.
+CASES ?= 5000
+SEED ?= 1
+JOBS ?= 1
 
 demo: venv
 	$(BIN)/python examples/demo/demo.py
@@ -17,6 +23,9 @@ test: venv
 
 bench: venv
 	$(BIN)/python benchmarks/speed.py
+
+fuzz: venv
+	OMP_NUM_THREADS=1 $(BIN)/python -m fuzz --cases $(CASES) --seed $(SEED) --jobs $(JOBS)
 
 lint: venv
 	$(BIN)/ruff check .
