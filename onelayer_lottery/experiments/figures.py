@@ -52,11 +52,13 @@ def plot_by_keep(panel: Panel, ax: Optional[Axes] = None) -> Axes:
     drawn = False
     greys = 0
     for number, line in enumerate(line for line in panel.lines if not line.dense):
-        points = sorted(line.spreads(panel.measure).items())
+        points = sorted(
+            line.spreads(panel.measure).items(), key=lambda point: point[0] or 0
+        )
         if not points:
             continue
         drawn = True
-        keeps = [100 * keep for keep, _ in points]
+        keeps = [100 * (keep or 0) for keep, _ in points]
         means = [point.mean for _, point in points]
         colour = COLOURS[number % len(COLOURS)]
         marker = MARKERS[number % len(MARKERS)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any, Dict, List
@@ -15,6 +16,39 @@ PLANS = "plans"
 
 Result = Dict[str, Any]
 
+# What a line must have; a key that ends with ? may be absent.
+_NUMBER = (int, float)
+_TEXT = (str,)
+_COUNTS = {"fp32?": (int,), "int8?": (int,), "ticket_without_dictionaries?": (int,)}
+_RESULT = {"id": _TEXT, "status": _TEXT}
+_FINISHED = {
+    **_RESULT,
+    "bleu?": _NUMBER,
+    "accuracy?": _NUMBER,
+    "bleu_signature?": _TEXT,
+    "curve": [{"update": (int,), "nll_loss?": _NUMBER}],
+    "flips?": [{"update": (int,), "rate": _NUMBER}],
+    "bytes": _COUNTS,
+    "weights": {"values?": (int,), "params?": (int,)},
+    "versions": {},
+    "device": _TEXT,
+}
+_PLAN = {
+    "name": _TEXT,
+    "title": _TEXT,
+    "figure": (int, type(None)),
+    "corpus": _TEXT,
+    "variants": [{"name": _TEXT, "label": _TEXT, "table1": (str, type(None))}],
+    "runs": [
+        {
+            "id": _TEXT,
+            "variant": _TEXT,
+            "seed": (int,),
+            "keep": (int, float, type(None)),
+        }
+    ],
+}
+
 
 def read_results(folder: Path) -> Dict[str, Result]:
     """The last line of each run, by id; a line that was cut off does not count."""
@@ -26,8 +60,12 @@ def read_results(folder: Path) -> Dict[str, Result]:
     for number, line in enumerate(lines, 1):
         try:
             result = json.loads(line)
+            finished = type(result) is dict and result.get("status") == "finished"
+            _require(result, _FINISHED if finished else _RESULT)
+            if finished:
+                _require_size(result)
             found[result["id"]] = result
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, RecursionError):
             if number < len(lines):
                 raise LotteryError(
                     f"{path}, line {number} is not a result; remove that line"
@@ -72,10 +110,41 @@ def read_plans(folder: Path) -> List[Dict[str, Any]]:
     plans = []
     for path in sorted((folder / PLANS).glob("*.json")):
         try:
-            plans.append(json.loads(_read(path)))
-        except ValueError:
-            raise LotteryError(f"{path} is not JSON; run the sweep again") from None
+            plan = json.loads(_read(path))
+            _require(plan, _PLAN)
+            if plan["name"] != path.stem:
+                raise ValueError
+        except (ValueError, RecursionError):
+            raise LotteryError(f"{path} is not a plan; run the sweep again") from None
+        plans.append(plan)
     return plans
+
+
+def _require(value: Any, form: Any) -> None:
+    """Raise ValueError on JSON that is not of a form."""
+    if isinstance(form, tuple):
+        finite = type(value) is not float or math.isfinite(value)
+        if type(value) not in form or not finite:
+            raise ValueError
+    elif isinstance(form, list):
+        _require(value, (list,))
+        for item in value:
+            _require(item, form[0])
+    else:
+        _require(value, (dict,))
+        for key, inner in form.items():
+            name = key.rstrip("?")
+            if name in value or name == key:
+                _require(value.get(name), inner)
+
+
+def _require_size(result: Result) -> None:
+    for part, names in (
+        ("bytes", ("fp32", "ticket_without_dictionaries")),
+        ("weights", ("values", "params")),
+    ):
+        if not any(result[part].get(name) for name in names):
+            raise ValueError
 
 
 def _read(path: Path) -> str:
