@@ -8,6 +8,7 @@ from typing import Callable, List, NamedTuple, Optional, Tuple
 import torch
 from torch import Tensor
 
+from onelayer_lottery.container import quote
 from onelayer_lottery.convert import working_model
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.framing import ticket_kind
@@ -44,7 +45,7 @@ class Classifier:
     def __init__(self, ticket: Ticket):
         flags = ticket.configuration().task
         needed = ("num_classes", "classification_head_name", "max_positions")
-        missing = [flag for flag in needed if flag not in flags]
+        missing = [flag for flag in needed if flags.get(flag) is None]
         if missing:
             raise TicketError(f"the ticket does not say its {', '.join(missing)}")
         self.labels: Optional[List[str]] = None
@@ -108,7 +109,7 @@ class Classifier:
             warn(
                 f"a pair of {length + self._longest - room} symbols is longer than the"
                 f" {self._longest} that the model reads; the longer sentence is cut:"
-                f" {pair[0][:60]}..."
+                f" {quote(pair[0][:60])}"
             )
         while sum(map(len, sides)) > room:
             (sides[0] if len(sides[0]) > len(sides[1]) else sides[1]).pop()

@@ -150,12 +150,14 @@ def find_dictionaries(
 def _arguments(state: Checkpoint, part: str) -> Namespace:
     """The arguments of a part of a checkpoint's configuration, whatever its form."""
     sections = state.get("cfg")
-    found = sections.get(part) if isinstance(sections, dict) else None
-    found = found or state.get("args")
-    values = vars(found) if isinstance(found, Namespace) else found
-    if not isinstance(values, dict) or not all(isinstance(n, str) for n in values):
-        raise LotteryError("it holds no configuration: it is not of fairseq's trainer")
-    return Namespace(**values)
+    own = dict.get(sections, part) if isinstance(sections, dict) else None
+    for found in (own, state.get("args")):
+        values = vars(found) if isinstance(found, Namespace) else found
+        if isinstance(values, dict) and values:
+            named = dict(dict.items(values))
+            if all(type(name) is str for name in named):
+                return Namespace(**named)
+    raise LotteryError("it holds no configuration: it is not of fairseq's trainer")
 
 
 def checkpoint_arguments(state: Checkpoint, base: type) -> Namespace:

@@ -14,6 +14,7 @@ from fairseq.hub_utils import GeneratorHubInterface
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import OmegaConf
 
+from onelayer_lottery.container import quote
 from onelayer_lottery.convert import working_model
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.framing import ticket_kind
@@ -81,7 +82,7 @@ class Translator:
         if len(tokens) > longest:
             warn(
                 f"a line of {len(tokens)} symbols is longer than the {longest} that the"
-                f" model reads; its end is left out: {text[:60]}..."
+                f" model reads; its end is left out: {quote(text[:60])}"
             )
             tokens = torch.cat([tokens[: longest - 1], tokens[-1:]])
         return tokens
