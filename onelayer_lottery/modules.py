@@ -305,13 +305,12 @@ def score_bound(inputs: int, size: str = "fan-in", *, embedding: bool = False) -
     An optimizer such as Adam moves each score by about the learning rate, so the bound
     says what a rate means. An update moves the whole of a sum over the inputs the same
     way: for it to do as much at every width, the part of the scores' range that it
-    crosses must fall as 1/sqrt(inputs), which is what "width" does. An embedding is
-    looked up and not summed: its bound is the same at every width. Both equal "fan-in"
-    at 128 inputs.
+    crosses must fall as 1/sqrt(inputs), which is what "width" does; at 128 inputs it
+    equals "fan-in". An embedding is looked up and not summed, and its bound stays.
     """
-    if size == "fan-in":
+    if size == "fan-in" or embedding:
         return 1 / math.sqrt(inputs)
-    return 1 / math.sqrt(128) if embedding else math.sqrt(inputs) / 128
+    return math.sqrt(inputs) / 128
 
 
 def draw_scores(
