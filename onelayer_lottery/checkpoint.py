@@ -72,6 +72,7 @@ def load_checkpoint(path: os.PathLike | str, *, trust: bool = False) -> Checkpoi
         problem = _problem(name, tensor)
         if problem:
             raise LotteryError(f"cannot use {path}: its {quote(name)} {problem}")
+        state["model"][name] = tensor.detach()  # a saved parameter wants a gradient
     return state
 
 

@@ -68,11 +68,20 @@ class Translator:
         """Translate sentences, raw text in and out; an empty one stays empty."""
         sources = [self._encode(text, warn) for text in sentences]
         present = [source for source in sources if source is not None]
-        found = iter(self._fairseq.generate(present, beam=beam) if present else [])
+        found = iter(self._generate(present, beam) if present else [])
         return [
             "" if source is None else self._fairseq.decode(next(found)[0]["tokens"])
             for source in sources
         ]
+
+    def _generate(self, sources: List[torch.Tensor], beam: int) -> List[Any]:
+        try:
+            return self._fairseq.generate(sources, beam=beam)
+        except (AssertionError, IndexError, RuntimeError) as error:
+            # Weights that overflow leave beam search without a hypothesis.
+            raise LotteryError(
+                f"the model breaks down in beam search: {quote(error)}"
+            ) from None
 
     def _encode(self, text: str, warn: Callable[[str], None]) -> Optional[torch.Tensor]:
         if not text.strip():

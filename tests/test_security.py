@@ -23,6 +23,7 @@ from onelayer_lottery.configuration import MODEL, TASK
 from onelayer_lottery.convert import baked_model, checkpoint_from_ticket
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.export import ticket_from_checkpoint
+from onelayer_lottery.frozen import digest, frozen_weight
 from onelayer_lottery.inspection import inspect_ticket
 from onelayer_lottery.subwords import build_bpe
 from onelayer_lottery.ticket import Bpe, TicketError, write_ticket
@@ -400,6 +401,34 @@ def test_a_tensor_that_cannot_be_used_is_named(tensor, problem, tmp_path, capsys
         assert f"cannot use {path}: its 'decoder.x'" in said
         assert problem in said
     assert not (tmp_path / "out.pt").exists()
+
+
+def test_tensors_that_want_a_gradient_become_plain(tmp_path):
+    torch.save({"model": {"weight": torch.nn.Parameter(torch.ones(2))}}, tmp_path / "a")
+    assert not load_checkpoint(tmp_path / "a")["model"]["weight"].requires_grad
+
+
+def test_weights_that_overflow_are_told_in_a_sentence(ticket, tmp_path):
+    for frozen in ticket.frozen.values():
+        frozen.gain = 1e30
+    ticket.config["model"]["mask_train"] = "norm"
+    huge = np.full(16, 1e38, np.float32)
+    ticket.dense["encoder.layers.0.final_layer_norm.weight"] = huge
+    for role, frozen in ticket.frozen.items():
+        weight = frozen_weight(
+            ticket.seed,
+            role,
+            shape=frozen.shape,
+            init=ticket.init,
+            keep=ticket.keep,
+            fan=ticket.fan,
+            gain=frozen.gain,
+            padding=frozen.padding,
+        )
+        frozen.digest = digest(weight)
+    write_ticket(ticket, tmp_path / "a.ticket")
+    with pytest.raises(LotteryError, match="the model breaks down in beam search"):
+        load_ticket(tmp_path / "a.ticket").translate(["w1 w2"])
 
 
 def test_a_zip_bomb_is_refused_before_it_is_unpacked(tmp_path):
