@@ -19,22 +19,23 @@ TRAINABLE = ("norm", "bias", "positions", "embed", "head")
 EMBEDS = ("masked", "dense")
 EMBED_SIDES = ("own", "encoder", "decoder")
 
+RELEASED = "q=0.5,k=0.5,v=0.5,out=0.70710678"  # sizes in the paper's released code
+
 # Values of other flags by name, or what computes them from the other arguments; a flag
 # that is given wins.
 Preset = Dict[str, Union[str, float, Callable[[Any], Union[str, float]]]]
 
 
 def _released_gain(args: Any) -> str:
-    """The sizes in the paper's released code, as factors on Kaiming's."""
-    sizes = "q=0.5,k=0.5,v=0.5,out=0.70710678"
+    """The sizes in the paper's released code, also between stacks of two widths."""
     inputs, width = (
         getattr(args, f"{side}_embed_dim", None) for side in ("encoder", "decoder")
     )
     if None in (inputs, width) or inputs == width:
-        return sizes
-    # Between stacks of two widths it draws as Xavier says, without a factor.
+        return RELEASED
+    # There it draws as Xavier says, without a factor.
     keys = math.sqrt(inputs / (inputs + width))
-    return f"{sizes},cross-q=0.70710678,cross-k={keys:.8g},cross-v={keys:.8g}"
+    return f"{RELEASED},cross-q=0.70710678,cross-k={keys:.8g},cross-v={keys:.8g}"
 
 
 def _released_embed_gain(args: Any) -> float:
@@ -52,6 +53,7 @@ def _gain_by_depth(args: Any) -> str:
 
 
 _BEST: Preset = {
+    "mask_fan": "kept",
     "mask_init": "signed-constant",
     "mask_gain": _gain_by_depth,
     "mask_scores": "width",
@@ -59,11 +61,10 @@ _BEST: Preset = {
 }
 PRESETS: Dict[str, Preset] = {
     "paper": {
-        "mask_fan": "full",
         "mask_gain": _released_gain,
         "mask_embed_gain": _released_embed_gain,
     },
-    "paper-text": {},
+    "paper-text": {"mask_fan": "kept", "mask_gain": "1.0"},
     "best": _BEST,
     "best-from-dense": {**_BEST, "mask_method": "signed", "mask_scale": "row"},
 }
@@ -110,12 +111,12 @@ class MaskConfig(FairseqDataclass):
         "kaiming-uniform", "distribution of the frozen weights, attention included"
     )
     mask_fan: ChoiceEnum(FANS) = flag_field(
-        "kept",
-        "scale of the frozen weights: for the inputs that the mask keeps"
-        " (times sqrt(1/keep), as in the paper), or for the full number of inputs",
+        "full",
+        "scale of the frozen weights: for the full number of inputs, or for those that"
+        " the mask keeps (times sqrt(1/keep), as the paper's text says)",
     )
     mask_gain: str = flag_field(
-        "1.0",
+        RELEASED,
         "factor on the frozen weights of layers, not on embeddings: one number, or"
         " one for each kind of tensor, such as q=0.5,k=0.5,out=0.7 (kinds: "
         + ", ".join(KINDS)

@@ -7,6 +7,7 @@ from typing import Any, Dict, Iterator, List, Tuple
 from fairseq.dataclass import ChoiceEnum
 
 from onelayer_lottery.config import MaskConfig, flag_field, problems
+from onelayer_lottery.frozen import FANS
 
 TYPES = ("transformer", "ffn", "bigru", "cnn")
 BACKWARDS = ("exact", "skip")
@@ -25,6 +26,8 @@ class LayersError(ValueError):
 class ReservoirConfig(MaskConfig):
     """The flags of a model some of whose layers stay random."""
 
+    mask_fan: ChoiceEnum(FANS) = flag_field("kept", "as above; of masked reservoirs")
+    mask_gain: str = flag_field("1.0", "factor on the frozen weights of layers")
     reservoir_layers: str = flag_field(
         ALTERNATING,
         "layers that stay random, counted from 0: encoder:1,3/decoder:2; a side's"
@@ -182,7 +185,7 @@ def _value_problems(config: ReservoirConfig) -> Iterator[str]:
 
 def _mask_problems(config: ReservoirConfig) -> Iterator[str]:
     def given(names: Tuple[str, ...]) -> str:
-        default = MaskConfig()
+        default = ReservoirConfig()
         values = {name: getattr(config, f"mask_{name}") for name in names}
         return ", ".join(
             f"--mask-{name} {value}"

@@ -143,5 +143,6 @@ def test_a_tensor_of_which_nothing_would_be_kept_is_named():
 def test_the_signature_names_what_makes_the_model():
     config = MaskConfig(mask_keep=0.3, mask_seed=7, mask_train="norm")
     assert config.signature() == (
-        "keep:0.3|seed:7|init:kaiming-uniform|fan:kept|gain:1.0|share:layers|train:norm"
+        "keep:0.3|seed:7|init:kaiming-uniform|fan:full"
+        "|gain:q=0.5,k=0.5,v=0.5,out=0.70710678|share:layers|train:norm"
     )

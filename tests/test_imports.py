@@ -22,7 +22,7 @@ ALLOWED = {
     "fitting": {"mask", "modules"},
     "lm_head": {"modules"},
     "reservoir": set(),
-    "reservoir_config": {"config"},
+    "reservoir_config": {"config", "frozen"},
     "roles": {"config", "frozen", "gains"},
     "planting": {
         *("modules", "config", "fitting", "frozen", "mask", "compat", "errors"),

@@ -63,15 +63,18 @@ def test_architectures_have_the_shapes_of_roberta(name, shape):
             args.encoder_attention_heads,
             args.encoder_layers,
         )
-        assert (args.mask_share, args.mask_train) == (share, "head")
+        assert (args.mask_share, args.mask_train) == (share, "positions,head")
         assert args.activation_fn == "gelu"
         assert args.encoder_learned_pos
 
 
-def test_by_default_the_head_is_trained_and_all_else_is_masked_or_fixed():
+def test_by_default_head_and_positions_are_trained_and_all_else_masked_or_fixed():
     model = build_roberta()
     parts = ("dense.weight", "dense.bias", "out_proj.weight", "out_proj.bias")
-    assert trained_names(model) == {f"{HEAD}.{part}" for part in parts}
+    assert trained_names(model) == {
+        *(f"{HEAD}.{part}" for part in parts),
+        "encoder.sentence_encoder.embed_positions.weight",
+    }
     masked = {name for name, _ in masked_weights(model)}
     inside = ("k_proj", "v_proj", "q_proj", "out_proj")
     stack = "encoder.sentence_encoder.layers"
@@ -446,7 +449,9 @@ def pretrained(tmp_path):
 def test_tokens_and_positions_are_imported_by_symbol_and_place(pretrained):
     path, source, words = pretrained
     task = sentence_task()
-    model = build_roberta(task=task, encoder_embed_path=str(path), mask_keep=0.5)
+    model = build_roberta(
+        task=task, encoder_embed_path=str(path), mask_keep=0.5, mask_train="head"
+    )
     frozen = model.encoder.sentence_encoder.embed_tokens.masked.frozen.weight
     theirs = source.encoder.sentence_encoder.embed_tokens.weight
     for symbol in ("<s>", "w0", "w34", "<mask>"):

@@ -29,8 +29,8 @@ class ReservoirModel(PlantedModel):
     """Mixed into a model class whose layers are trained, but for some."""
 
     config_class = ReservoirConfig
-    # Layers without a mask start as those of the stock model.
-    presets: ClassVar = {**PRESETS, "paper": {}}
+    # Layers without a mask are of the size of the stock model's.
+    presets: ClassVar = {**PRESETS, "paper": {"mask_fan": "kept", "mask_gain": "1.0"}}
     stacks: ClassVar[Dict[str, str]]  # of each side that --reservoir-layers may name
     misfit_of_stock = (
         "it is not of a reservoir model: its layers are all trained. Give a checkpoint"
