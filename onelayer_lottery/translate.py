@@ -98,8 +98,8 @@ class Translator:
 
 
 def _task_flags(ticket: Ticket) -> Dict[str, Any]:
-    flags = dict(ticket.configuration().task)
-    flags.pop("_name", None)
+    given = ticket.configuration().task
+    flags = {name: given[name] for name in TRANSLATION.flags if name in given}
     for name in ("left_pad_source", "left_pad_target"):
         if name in flags:  # fairseq 0.12.2 stores them as text
             flags[name] = str(flags[name]) == "True"

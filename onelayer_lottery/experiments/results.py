@@ -134,8 +134,10 @@ def _require(value: Any, form: Any) -> None:
         _require(value, (dict,))
         for key, inner in form.items():
             name = key.rstrip("?")
-            if name in value or name == key:
-                _require(value.get(name), inner)
+            if name in value:
+                _require(value[name], inner)
+            elif name == key:
+                raise ValueError
 
 
 def _require_size(result: Result) -> None:
