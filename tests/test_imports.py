@@ -30,10 +30,12 @@ ALLOWED = {
     },
     "flips": {"planting"},
     "finite": set(),
+    "progress": set(),
+    "branches": {"modules"},
     "models": set(),
     "models.planted": {
-        *("compat", "config", "errors", "finite", "flips", "importing", "planting"),
-        "roles",
+        *("branches", "compat", "config", "errors", "finite", "flips", "importing"),
+        *("planting", "progress", "roles"),
     },
     "models.shapes": {"compat", "config"},
     "models.transformer": {

@@ -5,11 +5,14 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from stock import build, build_roberta, build_tiny, translation_task
 
+from onelayer_lottery.branches import residual_branches
 from onelayer_lottery.config import PRESETS
 from onelayer_lottery.gains import gain_of, gains_text, parse_gains
 from onelayer_lottery.planting import masked_weights
+from onelayer_lottery.progress import Progress, word_entropy
 
 SHAPES = {
     128: "transformer_onelayer_random_tiny",
@@ -174,6 +177,68 @@ def test_sizes_that_make_no_sense_are_one_sentence(value, sentence):
         build_tiny(mask_gain=value)
 
 
+# What the log says.
+
+
+@pytest.mark.parametrize(
+    ("preset", "attention", "feed_forward"),
+    [("paper", 0.125, 0.5), ("paper-text", 4, 2), ("best", 0.25, 0.125)],
+)
+def test_the_log_says_what_branches_add_to_the_residual(
+    preset, attention, feed_forward, caplog
+):
+    flags = {"encoder_layers": 3, "decoder_layers": 3, "mask_preset": preset}
+    sizes = {"encoder_embed_dim": 128, "decoder_embed_dim": 128}
+    with caplog.at_level("INFO"):
+        model = build_tiny(**flags, **sizes)
+    found = residual_branches(model)
+    assert found["encoder self-attention"] == pytest.approx(attention, rel=0.05)
+    assert found["decoder attention to the encoder"] == pytest.approx(
+        attention, rel=0.05
+    )
+    assert found["decoder feed-forward"] == pytest.approx(feed_forward, rel=0.15)
+    assert "variance of residual branches at the start, of input 1: encoder" in (
+        caplog.text
+    )
+    warned = "nothing was learned above 1.5; lower --mask-gain" in caplog.text
+    assert warned == (preset == "paper-text")
+
+
+def test_masked_branches_multiply_a_variance_as_it_says():
+    """Measured on random input, before attention averages."""
+    model = build_tiny(encoder_embed_dim=128, encoder_ffn_embed_dim=256)
+    layer = model.encoder.layers[0]
+    x = torch.randn(4000, 128)
+    attention = layer.self_attn.out_proj(layer.self_attn.v_proj(x))
+    ffn = layer.fc2(layer.fc1(x).relu())
+    found = residual_branches(model)
+    for branch, values in (("self-attention", attention), ("feed-forward", ffn)):
+        second = values.pow(2).mean().item()
+        assert found[f"encoder {branch}"] == pytest.approx(second, rel=0.15)
+
+
+def test_a_loss_of_word_frequencies_is_told_once():
+    entropy = word_entropy([1, 1, 2, 0])
+    assert entropy == 1.5
+    progress = Progress(entropy, max_update=1000)
+    assert not progress.is_due(249)
+    assert progress.is_due(250)
+    said = progress.of_loss(1.4, 250)
+    assert said.startswith("after 250 updates the loss is 1.40 bits, and knowing only")
+    assert not progress.is_due(251)
+    assert Progress(entropy, max_update=1000).of_loss(1.2, 250) is None
+    assert not Progress(None, max_update=0).is_due(5000)
+
+
+def test_a_flip_rate_that_explodes_is_told_once():
+    progress = Progress(None, max_update=0)
+    assert progress.of_flips(0.02, 100) is None
+    assert progress.of_flips(0.25, 200).startswith(
+        "update 200 turned 25.0% of all mask"
+    )
+    assert progress.of_flips(0.25, 300) is None
+
+
 # Learning.
 
 
@@ -202,5 +267,16 @@ def test_learning_starts_with_every_preset(fairseq, frequencies, preset, tmp_pat
         *("--lr-scheduler", "polynomial_decay", "--total-num-update", 200),
         *("--warmup-updates", 40, "--max-tokens", 600),
     )
+    assert "nothing is learned" not in done.log
     losses = re.findall(r"valid on 'valid' subset.*?nll_loss ([\d.]+)", done.log)
     assert float(losses[-1]) < frequencies - 1.5, (losses, frequencies)
+
+
+def test_a_training_that_learns_nothing_says_so(fairseq, tmp_path):
+    done = fairseq.train(
+        *("data-bin", tmp_path, "--mask-preset", "paper-text", "--lr", 1e-9),
+        *("--max-update", 205, "--max-tokens", 200, "--no-save"),
+        *("--disable-validation", "--log-interval", 7),
+    )
+    assert done.log.count("how frequent each word is gives") == 1
+    assert "adds a variance of 4" in done.log

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, ClassVar, Dict, FrozenSet, List, Optional
 
 import torch
@@ -9,6 +10,7 @@ from fairseq.logging import metrics
 from fairseq.models import ARCH_MODEL_REGISTRY
 from torch import Tensor, nn
 
+from onelayer_lottery.branches import describe_branches, residual_branches, warning_of
 from onelayer_lottery.compat import (
     all_arguments,
     place_memory,
@@ -26,7 +28,10 @@ from onelayer_lottery.finite import nonfinite
 from onelayer_lottery.flips import FlipRate
 from onelayer_lottery.importing import read_start
 from onelayer_lottery.planting import bake_layers, plant
+from onelayer_lottery.progress import Progress, word_entropy
 from onelayer_lottery.roles import HEADS
+
+logger = logging.getLogger(__name__)
 
 # The identity of a model travels in its state dict as the codes of its text. fairseq's
 # EMA leaves keys with "version" in them alone; half() leaves integers alone.
@@ -83,6 +88,12 @@ class PlantedModel:
         # For heads, which a task registers later.
         model.head_start = {k: v for k, v in start.items() if k.startswith(HEADS)}
         model.flip_rate = FlipRate()
+        counts = task.target_dictionary.count if hasattr(model, "decoder") else ()
+        model.progress = Progress(word_entropy(counts), model.max_update)
+        variances = residual_branches(model)
+        if variances:
+            logger.info(describe_branches(variances))
+            _warn(warning_of(variances))
         model.register_buffer(IDENTITY_KEY, encode_identity(model.identity()))
         return model
 
@@ -129,6 +140,11 @@ class PlantedModel:
         rate = self.flip_rate.after(self, num_updates) if self.training else None
         if rate is not None:
             metrics.log_scalar("flip_rate", rate, round=6)
+            _warn(self.progress.of_flips(rate, num_updates))
+        if self.training and self.progress.is_due(num_updates):
+            loss = metrics.get_meter("train_inner", "nll_loss")
+            if loss is not None and loss.count:
+                _warn(self.progress.of_loss(loss.avg, num_updates))
 
     def load_state_dict(
         self,
@@ -190,6 +206,11 @@ class PlantedModel:
                 + "; give the same flags, or start a new --save-dir"
             )
         return None
+
+
+def _warn(sentence: Optional[str]) -> None:
+    if sentence:
+        logger.warning(sentence)
 
 
 def config_of(arch: str, arguments: Any) -> MaskConfig:
