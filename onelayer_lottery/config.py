@@ -258,7 +258,8 @@ def problems(config: MaskConfig, args: Any) -> List[str]:
             f"--mask-anneal {config.mask_anneal} is a part of --max-update, which is"
             " not given: give both, or --mask-anneal 0"
         )
-    if str(config.mask_preset) == "best-from-dense" and not config.mask_start:
+    started = config.mask_start or getattr(args, "start_inside", False)
+    if str(config.mask_preset) == "best-from-dense" and not started:
         found.append(
             "--mask-preset best-from-dense starts from a trained dense model: give its"
             " checkpoint as --mask-start, or --mask-preset best"

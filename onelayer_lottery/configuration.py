@@ -72,8 +72,10 @@ def check_configuration(config: Any) -> Configuration:
     )
     model = _flags(config.get("model"), "model", MODEL)
     _check_heads(model)
+    # What a model started from is in the file: nothing is to be looked for.
+    model["start_inside"] = True
     if any(model.get(path) for path in PATHS):
-        model["embeddings_inside"] = True  # or else fairseq-generate would look for it
+        model["embeddings_inside"] = True
     task = _flags(config.get("task"), "task", TASK)
     return Configuration(arch, model, task, digest)
 

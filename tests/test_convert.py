@@ -223,6 +223,16 @@ def test_languages_that_the_checkpoint_does_not_name_are_those_of_the_data(tmp_p
     assert ticket.config["task"]["target_lang"] == "fr"
 
 
+def test_a_restored_model_that_started_from_a_dense_one_asks_for_none():
+    task = translation_task()
+    model = trained_model(task, mask_method="signed", mask_scale="row")
+    state = checkpoint_of(model, mask_preset="best-from-dense", start_inside=True)
+    ticket = ticket_from_checkpoint(state, dictionaries=dictionaries_of(task))
+    flags = dict(checkpoint_from_ticket(ticket)["cfg"]["model"])
+    built = type(model).build_model(Namespace(**flags), task)
+    assert built.mask_config.mask_start == ""
+
+
 def damaged(ticket, change):
     broken = copy.deepcopy(ticket)
     change(broken)
