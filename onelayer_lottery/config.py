@@ -131,7 +131,7 @@ class MaskConfig(FairseqDataclass):
         "fan-in",
         "size of the first scores, by which the learning rate is measured: up to"
         " 1/sqrt(inputs), as in the paper, or (width) so that one rate fits every"
-        " width: up to sqrt(inputs)/128, but of embeddings 1/sqrt(width)",
+        " width: up to sqrt(inputs)/128, of embeddings 1/sqrt(512)",
     )
     mask_share: ChoiceEnum(SHARES) = flag_field(
         "layers",

@@ -306,11 +306,12 @@ def score_bound(inputs: int, size: str = "fan-in", *, embedding: bool = False) -
     says what a rate means. An update moves the whole of a sum over the inputs the same
     way: for it to do as much at every width, the part of the scores' range that it
     crosses must fall as 1/sqrt(inputs), which is what "width" does; at 128 inputs it
-    equals "fan-in". An embedding is looked up and not summed, and its bound stays.
+    equals "fan-in". An embedding is looked up and not summed: its bound is the same at
+    every width.
     """
-    if size == "fan-in" or embedding:
+    if size == "fan-in":
         return 1 / math.sqrt(inputs)
-    return math.sqrt(inputs) / 128
+    return 1 / math.sqrt(512) if embedding else math.sqrt(inputs) / 128
 
 
 def draw_scores(

@@ -43,9 +43,12 @@ def test_preprocess_train_and_generate_work_as_written(fairseq):
 def test_every_flag_of_the_masks_is_in_the_table():
     from dataclasses import fields
 
+    from onelayer_lottery.config import MaskConfig
     from onelayer_lottery.reservoir_config import ReservoirConfig
 
-    for field in fields(ReservoirConfig):  # those of masks among them
+    masks = {field.name: field for field in fields(MaskConfig)}
+    reservoirs = {field.name: field for field in fields(ReservoirConfig)}
+    for field in {**reservoirs, **masks}.values():
         if not field.name.startswith("_"):
             flag = "--" + field.name.replace("_", "-")
             row = re.search(
