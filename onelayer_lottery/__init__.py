@@ -3,7 +3,11 @@
 Loaded by ``--user-dir onelayer_lottery``: importing it registers the architectures.
 """
 
-from onelayer_lottery.compat import mend_numpy_names, trust_checkpoint_types
+from onelayer_lottery.compat import (
+    mend_broadcast,
+    mend_numpy_names,
+    trust_checkpoint_types,
+)
 from onelayer_lottery.distillation import DistillationCriterion as _  # noqa: F401
 from onelayer_lottery.frozen import frozen_weight
 from onelayer_lottery.mask import kept_count, top_k_mask
@@ -50,3 +54,4 @@ def __getattr__(name: str):
 # fairseq loads a checkpoint long after the import, without another hook before it.
 trust_checkpoint_types()
 mend_numpy_names()
+mend_broadcast()

@@ -22,6 +22,7 @@ logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
 
 try:
     from fairseq.data import data_utils, language_pair_dataset, token_block_dataset
+    from fairseq.distributed import utils as distributed_utils
 except ModuleNotFoundError as error:
     if error.name != "fairseq":
         raise
@@ -44,7 +45,7 @@ def trust_checkpoint_types() -> None:
 
 
 def mend_numpy_names() -> None:
-    """Give fairseq the name np.compat.long, which NumPy 2 has not any more.
+    """Give fairseq the name np.compat.long, which was removed in NumPy 2.
 
     Without it ``--sample-break-mode eos`` of masked_lm and bucketed lengths fail. Only
     fairseq's two modules see it, NumPy itself stays as it is.
@@ -52,6 +53,26 @@ def mend_numpy_names() -> None:
     if not hasattr(np, "compat"):
         for module in (token_block_dataset, language_pair_dataset):
             module.np = _NumpyWithCompat()
+
+
+def mend_broadcast() -> None:
+    """Let the processes of a training receive what the first of them loaded.
+
+    fairseq sends it through torch.save and torch.load, which from torch 2.6 on refuses
+    its configuration: no training on several processes could be resumed. The bytes come
+    from another process of the same job, not from a file.
+    """
+    if hasattr(torch.serialization, "add_safe_globals"):
+        distributed_utils.torch = _TorchThatLoads()
+
+
+class _TorchThatLoads:
+    @staticmethod
+    def load(buffer: Any, **options: Any) -> Any:
+        return torch.load(buffer, weights_only=False, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
 
 
 class _NumpyWithCompat:

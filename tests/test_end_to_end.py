@@ -4,6 +4,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -270,17 +271,16 @@ def test_hydra_ends_with_a_sentence_on_a_bad_flag(fairseq):
     assert "Traceback" not in done.log
 
 
-def test_two_processes_train_one_model(fairseq):
+def train_on_two(fairseq, *flags):
+    """Train on two processes that share the work, and return both logs."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     flags = [
         *("--distributed-world-size", 2, "--distributed-no-spawn"),
         *("--distributed-init-method", f"tcp://127.0.0.1:{port}"),
-        *("--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp"),
+        *("--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp", *flags),
     ]
-    from concurrent.futures import ThreadPoolExecutor
-
     with ThreadPoolExecutor() as pool:
         ranks = [
             pool.submit(
@@ -289,8 +289,15 @@ def test_two_processes_train_one_model(fairseq):
             )
             for rank in range(2)
         ]
-        logs = [rank.result().log for rank in ranks]
+        return [rank.result().log for rank in ranks]
+
+
+def test_two_processes_train_one_model_and_resume_it(fairseq):
+    logs = train_on_two(fairseq)
     assert any("num_updates: 4 >= max_update: 4" in log for log in logs)
+    logs = train_on_two(fairseq, "--max-update", 6)
+    assert any("Loaded checkpoint ddp/checkpoint_last.pt" in log for log in logs)
+    assert any("num_updates: 6 >= max_update: 6" in log for log in logs)
     done = fairseq.generate("data-bin", "ddp/checkpoint_last.pt")
     assert len(done.lines("H")) == SPLITS["test"]
 
