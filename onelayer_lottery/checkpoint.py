@@ -8,7 +8,7 @@ import re
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar, Dict, Optional
+from typing import Any, BinaryIO, ClassVar, Dict, List, Optional
 
 import torch
 from torch import Tensor, nn
@@ -81,12 +81,30 @@ def save_checkpoint(state: Checkpoint, path: os.PathLike | str, *, force: bool) 
     path = Path(path)
     if path.exists() and not force:
         raise LotteryError(f"{path} exists, pass --force to replace it")
+    fault: List[OSError] = []
     try:
         with whole_file(path) as file:
-            torch.save(state, file)
+            torch.save(state, _Remembering(file, fault))
     except (OSError, RuntimeError) as error:
-        reason = getattr(error, "strerror", None) or error
+        reason = getattr([*fault, error][0], "strerror", None) or error
         raise LotteryError(f"cannot write {path}: {reason}") from None
+
+
+class _Remembering:
+    """A file that remembers what went wrong: torch reports only where it was then."""
+
+    def __init__(self, file: BinaryIO, fault: List[OSError]):
+        self._file, self._fault = file, fault
+
+    def write(self, data: Any) -> int:
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self._fault.append(error)
+            raise
+
+    def flush(self) -> None:
+        self._file.flush()
 
 
 def _safety(trust: bool) -> Dict[str, Any]:

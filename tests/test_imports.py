@@ -121,9 +121,10 @@ ALLOWED = {
     },
     "experiments.run": {
         *("checkpoint", "compat", "errors", "files"),
-        *("experiments.score", "experiments.size"),
+        *("experiments.orphans", "experiments.score", "experiments.size"),
     },
-    "experiments.launch": {"errors"},
+    "experiments.orphans": set(),
+    "experiments.launch": {"errors", "experiments.orphans"},
     "experiments.sweep": {
         *("errors", "files", "experiments.commands", "experiments.flags"),
         *("experiments.grid", "experiments.results", "experiments.run"),

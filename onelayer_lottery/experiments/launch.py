@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.experiments.orphans import dying_with_parent
 
 
 class Processes:
@@ -37,6 +38,7 @@ class Processes:
                 env=environment,
                 start_new_session=True,  # ctrl-C is for the sweep alone
                 pass_fds=[lock],  # the folder stays locked while a run is alive
+                preexec_fn=dying_with_parent(),
             )
         if self.devices:
             self.used[process.pid] = free[0]
@@ -81,7 +83,14 @@ class Submitit:
             raise LotteryError(f"--launcher {cluster}: {error}") from None
 
     def start(self, folder: Path, lock: int) -> Any:
-        return self.executor.submit(Job(), str(folder))
+        try:
+            return self.executor.submit(Job(), str(folder))
+        except Exception as error:  # of submitit, or of sbatch behind it
+            reason = str(error).strip().split("\n")[-1]
+            raise LotteryError(
+                f"--launcher cannot start a job: {reason}; see --launcher-option, such"
+                " as gpus_per_node=0 on a cluster without GPUs"
+            ) from None
 
     def status(self, job: Any) -> Optional[int]:
         if not job.done():
@@ -110,6 +119,7 @@ class Job:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment,
+                preexec_fn=dying_with_parent(),
                 check=False,
             ).returncode
 

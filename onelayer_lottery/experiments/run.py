@@ -6,14 +6,12 @@ It can be killed at any point and started again.
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import json
 import os
 import platform
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -24,6 +22,7 @@ from typing import Any, Dict, List, Optional
 from onelayer_lottery.checkpoint import load_checkpoint
 from onelayer_lottery.compat import fairseq_version
 from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.experiments.orphans import dying_with_parent
 from onelayer_lottery.experiments.score import (
     bleu_of,
     curve_of,
@@ -40,7 +39,6 @@ _LAST = "checkpoint_last.pt"
 
 def main(argv: Optional[List[str]] = None) -> int:
     """Finish the run of a folder; 0 when it is finished, 1 when it failed."""
-    die_with_parent()
     folder = Path((sys.argv[1:] if argv is None else argv)[0])
     with (folder / "lock").open("a") as lock:
         # An earlier process of this run may still be on another machine: let it end.
@@ -57,13 +55,6 @@ def main(argv: Optional[List[str]] = None) -> int:
             return 1
     _tidy(folder, task["checkpoint"])
     return 0
-
-
-def die_with_parent() -> None:
-    """Ask Linux to end this process when its parent ends, however that ends."""
-    if sys.platform == "linux":
-        parent_death_signal = 1
-        ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGKILL)
 
 
 class StepError(LotteryError):
@@ -129,7 +120,7 @@ def _step(name: str, words: List[str], log: Path) -> None:
             stdout=file,
             stderr=subprocess.STDOUT,
             env=_own_environment(),
-            preexec_fn=die_with_parent,
+            preexec_fn=dying_with_parent(),
             check=False,
         ).returncode
     if status:

@@ -128,7 +128,10 @@ class _Sweep:
         task = task_of(run, self.grid, out=self.out, cpu=self.cpu)
         with whole_file(folder / TASK) as file:
             file.write(json.dumps(task, indent=1).encode())
-        self.running[run.id] = self.launcher.start(folder.resolve(), self.lock)
+        try:
+            self.running[run.id] = self.launcher.start(folder.resolve(), self.lock)
+        except LotteryError as error:  # those that are running go on
+            self._fail(run, {"reason": str(error), "log": str(folder / "run.log")})
 
     def _ended(self) -> List[Run]:
         ended = [

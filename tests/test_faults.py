@@ -1,0 +1,80 @@
+"""What goes wrong around a command: full disks, killed parents, refusing clusters."""
+
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from onelayer_lottery.checkpoint import save_checkpoint
+from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.experiments.launch import Submitit
+
+
+@pytest.fixture
+def small_files():
+    """No file may grow beyond 64 KiB, as on a disk that is nearly full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_disk_without_room_is_named(small_files, tmp_path):
+    path = tmp_path / "model.pt"
+    with pytest.raises(LotteryError) as error:
+        save_checkpoint({"model": {"w": torch.zeros(1 << 20)}}, path, force=False)
+    assert str(error.value) == f"cannot write {path}: File too large"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends children")
+@pytest.mark.parametrize("pause", [0.0, 0.05, 0.3])
+def test_a_child_ends_with_its_parent_however_early(pause, tmp_path):
+    """Killed right after the start too: the child has not run its program yet."""
+    script = f"""
+import subprocess, sys, time
+from onelayer_lottery.experiments.orphans import dying_with_parent
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"],
+                         preexec_fn=dying_with_parent())
+open({str(tmp_path / "pid")!r}, "w").write(str(child.pid))
+time.sleep(60)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", script])
+    pid = tmp_path / "pid"
+    deadline = time.time() + 60
+    while not (pid.exists() and pid.read_text()) and time.time() < deadline:
+        time.sleep(0.01)
+    time.sleep(pause)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    child = int(pid.read_text())
+    while time.time() < deadline and _alive(child):
+        time.sleep(0.02)
+    assert not _alive(child)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_cluster_that_refuses_a_job_is_told_in_a_sentence(tmp_path):
+    launcher = Submitit("local", tmp_path, gpus=0, options={})
+
+    def refuse(*arguments):
+        raise RuntimeError("sbatch: error: Invalid generic resource (gres)")
+
+    launcher.executor.submit = refuse
+    with pytest.raises(LotteryError) as error:
+        launcher.start(tmp_path, 0)
+    assert str(error.value) == (
+        "--launcher cannot start a job: sbatch: error: Invalid generic resource (gres);"
+        " see --launcher-option, such as gpus_per_node=0 on a cluster without GPUs"
+    )
