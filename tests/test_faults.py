@@ -1,6 +1,8 @@
 """What goes wrong around a command: full disks, killed parents, refusing clusters."""
 
+import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,9 +11,10 @@ import time
 import pytest
 import torch
 
-from onelayer_lottery.checkpoint import save_checkpoint
+from onelayer_lottery.checkpoint import load_checkpoint, save_checkpoint
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.experiments.launch import Submitit
+from onelayer_lottery.torn import ASIDE, LAST, mend_last
 
 
 @pytest.fixture
@@ -78,3 +81,47 @@ def test_a_cluster_that_refuses_a_job_is_told_in_a_sentence(tmp_path):
         "--launcher cannot start a job: sbatch: error: Invalid generic resource (gres);"
         " see --launcher-option, such as gpus_per_node=0 on a cluster without GPUs"
     )
+
+
+def resumed(fairseq, trained, folder, *flags):
+    shutil.copytree(trained, folder)
+    flags = ("--no-epoch-checkpoints", *flags)
+    return folder, lambda: fairseq.train("data-bin", folder, *flags)
+
+
+def test_a_finished_training_is_not_trained_further(fairseq, trained, tmp_path):
+    folder, train = resumed(fairseq, trained, tmp_path / "run", "--max-update", 2)
+    before = (folder / LAST).read_bytes()
+    assert "the training is finished: " in train().log
+    assert (folder / LAST).read_bytes() == before
+
+
+def test_a_torn_last_checkpoint_is_replaced_by_the_newest_whole_one(
+    fairseq, trained, tmp_path
+):
+    folder, _ = resumed(fairseq, trained, tmp_path / "run", "--max-update", 1000)
+    whole = (folder / LAST).read_bytes()
+    (folder / LAST).write_bytes(whole[: len(whole) // 2])
+    newest = max(folder.glob("checkpoint[0-9]*.pt"), key=lambda p: p.stat().st_mtime)
+    os.utime(newest)
+    best = newest.read_bytes()
+    mend_last(folder)
+    assert (folder / LAST).read_bytes() == best
+    assert (folder / ASIDE).read_bytes() == whole[: len(whole) // 2]
+    mend_last(folder)  # now it is whole
+    assert (folder / LAST).read_bytes() == best
+
+
+def test_a_killed_training_goes_on_from_the_newest_whole_checkpoint(
+    fairseq, trained, tmp_path
+):
+    updates = load_checkpoint(trained / LAST)["optimizer_history"][-1]["num_updates"]
+    flags = ("--max-epoch", 100, "--max-update", updates + 2)
+    folder, train = resumed(fairseq, trained, tmp_path / "run", *flags)
+    whole = (folder / LAST).read_bytes()
+    (folder / LAST).write_bytes(whole[: len(whole) // 2])
+    log = train().log
+    assert "checkpoint_last.pt cannot be read: a training was killed while" in log
+    assert "Traceback" not in log
+    state = load_checkpoint(folder / LAST)
+    assert state["optimizer_history"][-1]["num_updates"] == updates + 2

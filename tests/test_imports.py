@@ -35,7 +35,7 @@ ALLOWED = {
     "models": set(),
     "models.planted": {
         *("branches", "compat", "config", "errors", "finite", "flips", "importing"),
-        *("planting", "progress", "roles"),
+        *("planting", "progress", "roles", "torn"),
     },
     "models.shapes": {"compat", "config"},
     "models.transformer": {
@@ -51,6 +51,7 @@ ALLOWED = {
     },
     "checkpoint": {"checkpoint_types", "container", "errors", "files"},
     "checkpoint_types": set(),
+    "torn": {"checkpoint", "errors", "files"},
     "average": {"checkpoint", "container", "errors"},
     "distillation": {
         *("checkpoint", "configuration", "declared", "errors", "export"),
@@ -121,7 +122,7 @@ ALLOWED = {
     },
     "experiments.run": {
         *("checkpoint", "compat", "errors", "files"),
-        *("experiments.orphans", "experiments.score", "experiments.size"),
+        *("experiments.orphans", "experiments.score", "experiments.size", "torn"),
     },
     "experiments.orphans": set(),
     "experiments.launch": {"errors", "experiments.orphans"},

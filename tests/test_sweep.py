@@ -431,21 +431,6 @@ def test_a_stopped_sweep_ends_its_trainings(grid, tmp_path, number):
     assert not alive(out)
 
 
-def test_a_damaged_last_checkpoint_is_replaced_by_the_newest_whole_one(
-    trained, tmp_path
-):
-    from onelayer_lottery.experiments.run import _mend_last
-
-    folder = tmp_path / "run"
-    folder.mkdir()
-    shutil.copy(trained / "checkpoint_best.pt", folder)
-    whole = (trained / "checkpoint_last.pt").read_bytes()
-    (folder / "checkpoint_last.pt").write_bytes(whole[: len(whole) // 2])
-    _mend_last(folder)
-    best = (folder / "checkpoint_best.pt").read_bytes()
-    assert (folder / "checkpoint_last.pt").read_bytes() == best
-
-
 def test_a_failed_run_is_recorded_and_does_not_stop_the_others(grid, tmp_path):
     path = grid(
         """

@@ -11,7 +11,6 @@ import json
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -31,10 +30,10 @@ from onelayer_lottery.experiments.score import (
 )
 from onelayer_lottery.experiments.size import data_sizes, model_signature, model_size
 from onelayer_lottery.files import whole_file
+from onelayer_lottery.torn import mend_last
 
 TASK, RESULT, FAILURE = "task.json", "result.json", "failure.json"
 TRAINED = "trained"  # there when the training is done
-_LAST = "checkpoint_last.pt"
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -68,7 +67,7 @@ class StepError(LotteryError):
 def _run(folder: Path, task: Dict[str, Any]) -> Dict[str, Any]:
     steps = task["steps"]
     if not (folder / TRAINED).exists():
-        _mend_last(folder)
+        mend_last(folder)
         _step("fairseq-train", steps["train"], folder / "train.log")
         (folder / TRAINED).touch()
     if "average" in steps:
@@ -156,25 +155,6 @@ def _expected(task: Dict[str, Any]) -> int:
     if subset not in sizes:
         raise LotteryError(f"{task['data']} holds no data of {subset} to translate")
     return sizes[subset]
-
-
-def _mend_last(folder: Path) -> None:
-    """Let a training that was killed go on: fairseq's copies of a file are not whole.
-
-    The newest checkpoint that can be read becomes the last one.
-    """
-    found = sorted(folder.glob("checkpoint*.pt"), key=lambda p: p.stat().st_mtime)
-    last = folder / _LAST
-    for path in sorted(reversed(found), key=lambda p: p != last):
-        try:
-            load_checkpoint(path)
-        except LotteryError:
-            path.unlink()
-            continue
-        if path != last:
-            with whole_file(last) as file, path.open("rb") as source:
-                shutil.copyfileobj(source, file)
-        return
 
 
 def _tidy(folder: Path, checkpoint: str) -> None:
