@@ -42,9 +42,10 @@ def test_the_log_says_what_was_planted(fairseq):
     assert "planted 34 masks of " in log
     assert "over 18 frozen tensors of" in log
     assert (
-        "0 values trained densely | keep:0.25|seed:1|init:kaiming-uniform|fan:kept"
-        "|gain:1.0|share:layers|train:none"
+        "0 values trained densely | keep:0.25|seed:1|init:kaiming-uniform|fan:full"
+        "|gain:q=0.5,k=0.5,v=0.5,out=0.70710678|share:layers|train:none"
     ) in log
+    assert "variance of residual branches at the start, of input 1: encoder" in log
 
 
 def test_a_checkpoint_holds_scores_and_loads_with_torchs_safety_check(trained):
