@@ -21,6 +21,7 @@ from onelayer_lottery.modules import (
     masked_weight,
 )
 from onelayer_lottery.planting import plant
+from onelayer_lottery.resuming import watch_resuming
 
 __version__ = "0.1.0"
 
@@ -55,3 +56,4 @@ def __getattr__(name: str):
 trust_checkpoint_types()
 mend_numpy_names()
 mend_broadcast()
+watch_resuming()

@@ -35,7 +35,7 @@ ALLOWED = {
     "models": set(),
     "models.planted": {
         *("branches", "compat", "config", "errors", "finite", "flips", "importing"),
-        *("planting", "progress", "roles", "torn"),
+        *("planting", "progress", "roles"),
     },
     "models.shapes": {"compat", "config"},
     "models.transformer": {
@@ -52,6 +52,7 @@ ALLOWED = {
     "checkpoint": {"checkpoint_types", "container", "errors", "files"},
     "checkpoint_types": set(),
     "torn": {"checkpoint", "errors", "files"},
+    "resuming": {"torn"},
     "average": {"checkpoint", "container", "errors"},
     "distillation": {
         *("checkpoint", "configuration", "declared", "errors", "export"),

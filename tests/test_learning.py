@@ -33,7 +33,7 @@ def test_masks_scales_and_norms_start_from_a_trained_model(fairseq, dense):
     moved = dense.with_name("moved.pt")
     moved.write_bytes(dense.read_bytes())
     flags = ["--mask-start", moved, "--mask-scale", "row", "--mask-train", "norm,bias"]
-    flags += [*SIGNED, "--lr", 0]
+    flags += [*SIGNED, "--lr", 0, "--mask-preset", "paper-text"]
     fairseq.train("data-bin", "started", *flags, "--max-update", 1)
     path = fairseq.folder / "started" / "checkpoint_last.pt"
     trained, ours = (load_checkpoint(p)["model"] for p in (dense, path))

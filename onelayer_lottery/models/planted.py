@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import Any, ClassVar, Dict, FrozenSet, List, Optional
 
 import torch
@@ -31,7 +30,6 @@ from onelayer_lottery.importing import read_start
 from onelayer_lottery.planting import bake_layers, plant
 from onelayer_lottery.progress import Progress, word_entropy
 from onelayer_lottery.roles import HEADS
-from onelayer_lottery.torn import LAST, mend_last
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +73,6 @@ class PlantedModel:
             if str(error).startswith("--"):  # fairseq's own word on contradictory flags
                 raise SystemExit(str(error)) from None
             raise
-        _mend_save_dir(given)
         model.mask_config = config
         model.max_update = getattr(given, "max_update", None) or 0
         try:
@@ -131,12 +128,6 @@ class PlantedModel:
 
     def set_num_updates(self, num_updates: int) -> None:
         if self.training:
-            if self.first_update is None and 0 < self.max_update <= num_updates:
-                # fairseq would train one update more, each time that it is called.
-                logger.info(
-                    "the training is finished: %s updates are done", num_updates
-                )
-                raise SystemExit(0)
             if self.first_update is None or num_updates < self.first_update:
                 self.first_update = num_updates
             place_memory(lasting=num_updates == self.first_update)
@@ -215,14 +206,6 @@ class PlantedModel:
                 + "; give the same flags, or start a new --save-dir"
             )
         return None
-
-
-def _mend_save_dir(args: Any) -> None:
-    """Before fairseq reads the last checkpoint; one process of several does it."""
-    folder, restore = getattr(args, "save_dir", None), getattr(args, "restore_file", "")
-    first = not getattr(args, "distributed_rank", 0)
-    if folder and restore == LAST and first and not getattr(args, "path", None):
-        mend_last(Path(folder))
 
 
 def _warn(sentence: Optional[str]) -> None:
