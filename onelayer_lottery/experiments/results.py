@@ -20,7 +20,7 @@ Result = Dict[str, Any]
 _NUMBER = (int, float)
 _TEXT = (str,)
 _COUNTS = {"fp32?": (int,), "int8?": (int,), "ticket_without_dictionaries?": (int,)}
-_RESULT = {"id": _TEXT, "status": _TEXT}
+_RESULT = {"id": _TEXT, "status?": _TEXT}
 _FINISHED = {
     **_RESULT,
     "bleu?": _NUMBER,
