@@ -102,7 +102,7 @@ ALLOWED = {
     "plugin_cli": {"config", "errors"},
     "text_cli": {"classify", "errors", "lines", "translate"},
     "experiments": set(),
-    "experiments.results": {"errors", "files"},
+    "experiments.results": {"container", "errors", "files"},
     "experiments.panels": {"errors", "experiments.results"},
     "experiments.table1": {"errors", "experiments.panels"},
     "experiments.figures": {"experiments.panels"},

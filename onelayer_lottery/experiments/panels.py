@@ -8,7 +8,11 @@ from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from onelayer_lottery.errors import LotteryError
-from onelayer_lottery.experiments.results import Result, read_plans, read_results
+from onelayer_lottery.experiments.results import (
+    Result,
+    read_complete_results,
+    read_plans,
+)
 
 
 class Spread(NamedTuple):
@@ -72,7 +76,7 @@ def read_panels(folder: Path) -> List[Panel]:
             f"{folder} holds no runs (no plans/*.json); make some with onelayer-lottery"
             f" sweep GRID.yaml --out {folder}"
         )
-    results = read_results(folder)
+    results = read_complete_results(folder)
     return [_panel(plan, results) for plan in plans]
 
 

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List
 
+from onelayer_lottery.container import quote
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.files import whole_file
 
@@ -60,10 +61,7 @@ def read_results(folder: Path) -> Dict[str, Result]:
     for number, line in enumerate(lines, 1):
         try:
             result = json.loads(line)
-            finished = type(result) is dict and result.get("status") == "finished"
-            _require(result, _FINISHED if finished else _RESULT)
-            if finished:
-                _require_size(result)
+            _require(result, _RESULT)
             found[result["id"]] = result
         except (ValueError, RecursionError):
             if number < len(lines):
@@ -71,6 +69,22 @@ def read_results(folder: Path) -> Dict[str, Result]:
                     f"{path}, line {number} is not a result; remove that line"
                 ) from None
     return found
+
+
+def read_complete_results(folder: Path) -> Dict[str, Result]:
+    """As ``read_results``; refuse a finished run that lacks what figures need."""
+    results = read_results(folder)
+    for result in results.values():
+        if result.get("status") == "finished":
+            try:
+                _require(result, _FINISHED)
+                _require_size(result)
+            except (ValueError, RecursionError):
+                raise LotteryError(
+                    f"{folder / RESULTS}: the line of {quote(result['id'])} is not"
+                    " whole; remove it, and run the sweep again"
+                ) from None
+    return results
 
 
 def append_result(folder: Path, result: Result) -> None:
