@@ -273,10 +273,13 @@ def problems(config: MaskConfig, args: Any) -> List[str]:
             " which decides their frozen weights under --mask-share none: leave them"
             " out"
         )
-    if "positions" in config.trained and not (
-        getattr(args, "encoder_learned_pos", False)
-        or getattr(args, "decoder_learned_pos", False)
-    ):
+    # RoBERTa's are learned without a flag: its restored checkpoints do not say so.
+    learned = [
+        getattr(args, f"{side}_learned_pos")
+        for side in ("encoder", "decoder")
+        if hasattr(args, f"{side}_learned_pos")
+    ]
+    if "positions" in config.trained and learned and not any(learned):
         found.append(
             "--mask-train positions has nothing to train: sinusoidal positions have no"
             " parameters; add --encoder-learned-pos or --decoder-learned-pos"
