@@ -273,19 +273,18 @@ def problems(config: MaskConfig, args: Any) -> List[str]:
             " which decides their frozen weights under --mask-share none: leave them"
             " out"
         )
-    # RoBERTa's are learned without a flag: its restored checkpoints do not say so.
-    learned = [
-        getattr(args, f"{side}_learned_pos")
-        for side in ("encoder", "decoder")
-        if hasattr(args, f"{side}_learned_pos")
-    ]
-    if "positions" in config.trained and learned and not any(learned):
+    # The activation of the classification head: models that have none lack the flag.
+    roberta = getattr(args, "pooler_activation_fn", None)
+    # RoBERTa's positions are learned: its restored checkpoints do not say so.
+    learned = roberta or any(
+        getattr(args, f"{side}_learned_pos", False) for side in ("encoder", "decoder")
+    )
+    if "positions" in config.trained and not learned:
         found.append(
             "--mask-train positions has nothing to train: sinusoidal positions have no"
             " parameters; add --encoder-learned-pos or --decoder-learned-pos"
         )
-    # The activation of the classification head: models that have none lack the flag.
-    if "head" in config.trained and not getattr(args, "pooler_activation_fn", None):
+    if "head" in config.trained and not roberta:
         found.append(
             "--mask-train head has nothing to train: this architecture has no"
             " classification head"

@@ -125,7 +125,7 @@ def sums(path):
 
 
 def test_head_and_positions_are_trained_and_the_rest_is_masked(trained):
-    found = re.findall(r"planted (.*)", trained.log)
+    found = re.findall(r"\| planted (.*)", trained.log)
     assert found[0].endswith("|train:positions,head")
     assert re.match(r"classification_heads\S+\.0 masks .* 1,122 values", found[1])
 
