@@ -10,6 +10,7 @@ each width. It also prints the losses as a table in Markdown.
 from __future__ import annotations
 
 import argparse
+import logging
 from collections import defaultdict
 from pathlib import Path
 from typing import Dict
@@ -21,6 +22,8 @@ import matplotlib.pyplot as plt
 
 from onelayer_lottery.experiments.figures import COLOURS, MARKERS
 from onelayer_lottery.experiments.results import read_results
+
+logging.getLogger("matplotlib").setLevel(logging.WARNING)  # fairseq turns it up
 
 TITLES = {"before": "scores as in 0.1.0", "width": "scores by width"}
 PRESET_RATE = 3e-3
@@ -40,8 +43,12 @@ def losses_of(runs: Path) -> Losses:
 
 
 def draw(losses: Losses, path: Path) -> None:
-    figure, axes = plt.subplots(1, 2, figsize=(9, 4), sharey=True, layout="tight")
-    for ax, panel in zip(axes, TITLES):
+    panels = [panel for panel in TITLES if losses[panel]]
+    size = (4.5 * len(panels), 4)
+    figure, axes = plt.subplots(
+        *(1, len(panels)), figsize=size, sharey=True, layout="tight", squeeze=False
+    )
+    for ax, panel in zip(axes[0], panels):
         for number, (width, points) in enumerate(sorted(losses[panel].items())):
             rates = sorted(points)
             colour, marker = COLOURS[number], MARKERS[number]
@@ -52,14 +59,16 @@ def draw(losses: Losses, path: Path) -> None:
         ax.axvline(PRESET_RATE, color="grey", linestyle=":", label="--lr 3e-3")
         ax.set(xscale="log", xlabel="learning rate", title=TITLES[panel])
         ax.grid(alpha=0.3)
-    axes[0].set_ylabel("validation nll_loss (bits)")
-    axes[1].legend()
+    axes[0][0].set_ylabel("validation nll_loss (bits)")
+    axes[0][-1].legend()
     figure.savefig(path / "loss_by_rate.svg")
 
 
 def table(losses: Losses) -> str:
     lines = []
     for panel, title in TITLES.items():
+        if not losses[panel]:
+            continue
         rates = sorted({r for points in losses[panel].values() for r in points})
         lines += ["| " + " | ".join([title, *(f"{r:g}" for r in rates)]) + " |"]
         lines += ["|---" * (len(rates) + 1) + "|"]
