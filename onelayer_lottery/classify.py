@@ -61,6 +61,9 @@ class Classifier:
         if self._head not in self.model.classification_heads:
             raise TicketError(f"the ticket has no classification head {self._head}")
         self._before = (flags.get("init_token"), flags.get("separator_token"))
+        for token in self._before:
+            if token is not None and token >= len(self._symbols):
+                raise TicketError(f"the ticket has no symbol {token}, which it names")
         self._longest = min(flags["max_positions"], self.model.max_positions())
 
     def classify(

@@ -104,9 +104,14 @@ def ticket_from_checkpoint(
         if tied:
             ticket.tied[name] = tied
             continue
-        if tensor.dim() != 2 or not tensor.is_floating_point():
-            raise LotteryError(f"its scores of {name} are not a matrix of numbers")
         role = role_of(name, str(config.mask_share))
+        shape = ticket.frozen[role].shape if role in ticket.frozen else tensor.shape
+        if tensor.dim() != 2 or not tensor.is_floating_point() or not len(tensor):
+            raise LotteryError(f"its scores of {name} are not a matrix of numbers")
+        if tuple(shape) != tuple(tensor.shape) or (
+            name.endswith("embed_tokens") and shape[0] <= padding
+        ):
+            raise LotteryError(f"its scores of {name} are not of the shape of its role")
         mask = top_k_mask(tensor, config.mask_keep)
         imported = state["model"].get(f"{name}{FROZEN}")
         if imported is not None:

@@ -109,7 +109,7 @@ def _check(kind: str, contents: List[bytes]) -> None:
         raise LotteryError(
             f"the subword model of {kind} is not text in UTF-8"
         ) from None
-    lines = texts[-1].rstrip("\n").split("\n")
+    lines = (texts[-1][:-1] if texts[-1].endswith("\n") else texts[-1]).split("\n")
     version = kind == "subword_nmt" and lines[0].startswith("#version:")
     header = kind == "gpt2" or version
     fields = 3 if kind == "fastbpe" else 2

@@ -201,8 +201,9 @@ def _files(
             del files["label"]
         return files, {}
     known = (getattr(task, "source_lang", None), getattr(task, "target_lang", None))
-    for language in filter(None, known):
-        if not (isinstance(language, str) and LANGUAGE.fullmatch(language)):
+    for language in known:
+        text = language if isinstance(language, str) else "?"
+        if language is not None and text and not LANGUAGE.fullmatch(text):
             raise LotteryError(f"its language {quote(language)} is not the code of one")
     if folder and not all(known):
         known = infer_language_pair(str(folder))
