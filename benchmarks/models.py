@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import gc
 import warnings
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import torch
 from fairseq import options
@@ -21,10 +21,10 @@ from fairseq.tasks.translation import TranslationTask
 from fairseq.trainer import Trainer
 from torch import Tensor, nn
 
-from onelayer_lottery.mask import kept_count, straight_through
+from onelayer_lottery.core.mask import kept_count, straight_through
+from onelayer_lottery.core.modules import MaskedWeight
 from onelayer_lottery.models.shapes import Shape
 from onelayer_lottery.models.transformer import SHAPES
-from onelayer_lottery.modules import MaskedWeight
 
 # Number of symbols, source and target: IWSLT14's, and WMT14's as assumed.
 VOCABULARIES = {
@@ -61,10 +61,12 @@ def text(symbols: Dictionary) -> str:
     return "".join(f"{s} {n}\n" for s, n in list(lines)[symbols.nspecial :])
 
 
-def build_trainer(kind: str, size: Size) -> Trainer:
+def build_trainer(
+    kind: str, size: Size, *, flags: Sequence[str] = ("--cpu",)
+) -> Trainer:
     """fairseq's trainer with a new model of this kind, as fairseq-train builds it."""
     gc.collect()  # a trainer before it is garbage that refers to itself
-    config = configuration(kind, size)
+    config = configuration(kind, size, flags)
     task = TranslationTask(config.task, *map(dictionary, size.vocabulary))
     torch.manual_seed(1)
     model = task.build_model(config.model)
@@ -75,11 +77,11 @@ def build_trainer(kind: str, size: Size) -> Trainer:
     return trainer
 
 
-def configuration(kind: str, size: Size) -> Any:
-    """The configuration of a training with README's flags, at its highest rate."""
+def configuration(kind: str, size: Size, flags: Sequence[str]) -> Any:
+    """The configuration of docs/training.md's training, at its highest rate."""
     shape = size.shape
     masked = kind in ("ours", "sort")
-    words = ["no-data", "--cpu", "--source-lang", "de", "--target-lang", "en"]
+    words = ["no-data", *flags, "--source-lang", "de", "--target-lang", "en"]
     archs = {"dense": "transformer", **dict.fromkeys(RESERVOIRS, RESERVOIR_ARCH)}
     words += ["--arch", archs.get(kind, "transformer_onelayer_random_small")]
     words += ["--reservoir-backward", kind] if kind in RESERVOIRS else []

@@ -13,7 +13,7 @@ from models import KINDS, Size, build_trainer
 from rows import Plan, step_seconds
 
 from onelayer_lottery.files import whole_file
-from onelayer_lottery.planting import masked_weights
+from onelayer_lottery.planting.contents import masked_weights
 
 NAMES = {"dense": "dense", "ours": "ours", "sort": "ours with a full sort"}
 COLOURS = {"dense": "#000000", "ours": "#0072b2", "sort": "#d55e00"}

@@ -10,7 +10,7 @@ from measure import markdown, say
 from models import Size, batch, build_trainer
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from onelayer_lottery import modules
+from onelayer_lottery.core import methods
 
 STEPS = 3
 WRITING = "mask writing"
@@ -79,15 +79,15 @@ def part_of(event: Any) -> str:
 
 @contextmanager
 def marked_mask_writing() -> Iterator[None]:
-    """Let the profiler see the writing of masks, which is NumPy's work."""
-    write = modules.write_masked
+    """Mark the writing of masks for the profiler, which does not see compiled loops."""
+    write = methods.write_masked
 
     def marked(*words: Any, **flags: Any) -> Any:
         with record_function(WRITING):
             return write(*words, **flags)
 
-    modules.write_masked = marked
+    methods.write_masked = marked
     try:
         yield
     finally:
-        modules.write_masked = write
+        methods.write_masked = write

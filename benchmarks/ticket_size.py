@@ -24,14 +24,12 @@ import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from models import VOCABULARIES, dictionary, text
 
-from onelayer_lottery.checkpoint import load_checkpoint, save_checkpoint
-from onelayer_lottery.convert import (
-    baked_model,
-    checkpoint_from_ticket,
-)
-from onelayer_lottery.export import ticket_from_checkpoint
-from onelayer_lottery.tasks import translation_dictionaries
-from onelayer_lottery.ticket import read_ticket, write_ticket
+from onelayer_lottery.checkpoint.reading import load_checkpoint, save_checkpoint
+from onelayer_lottery.conversion.from_checkpoint import ticket_from_checkpoint
+from onelayer_lottery.conversion.tasks import translation_dictionaries
+from onelayer_lottery.conversion.to_checkpoint import checkpoint_from_ticket
+from onelayer_lottery.conversion.to_model import baked_model
+from onelayer_lottery.ticket.format import read_ticket, write_ticket
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 # The paper's Table 1, in MiB: of the one-layer model with imported embeddings.

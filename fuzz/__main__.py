@@ -6,12 +6,14 @@ import argparse
 import collections
 import gc
 import logging
+import os
 import shutil
 import sys
 import tempfile
 import time
 import warnings
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from typing import Callable, Counter, Dict, Iterable, Iterator, List, NamedTuple, Tuple
 
@@ -19,13 +21,14 @@ import torch
 
 from fuzz.cases import COMMANDS, Case, make_case
 from fuzz.child import FINDINGS as FOUND
-from fuzz.child import GOOD, INPUTS, Child, Outcome
+from fuzz.child import GOOD, INPUTS, Child, Outcome, Work
 from fuzz.corpus import make_corpus
 from fuzz.findings import FINDINGS, REGRESSIONS, finding_name, read_cases, save_finding
 from fuzz.warm_up import warm_up
 from onelayer_lottery.cli import main as run_command
 
 _PROGRESS_SECONDS = 5
+_CHUNK = 50  # cases of one child
 
 
 class Ended(NamedTuple):
@@ -38,6 +41,7 @@ def main() -> int:
     options = _options()
     logging.disable(logging.INFO)
     warnings.filterwarnings("ignore")
+    os.environ["LC_ALL"] = "C"  # or argparse looks for its translations in every case
     torch.set_num_threads(1)  # a fork copies one thread only
     corpus = make_corpus()
     warm_up(corpus)
@@ -73,27 +77,36 @@ def run_cases(
     """Run cases in forked children, some at a time, and yield how each ended."""
     gc.collect()
     gc.freeze()  # or else each child's collections would copy all of the heap
-    waiting, running = iter(numbers), {}
+    waiting: Iterator[int] = iter(numbers)
+    left: List[int] = []  # by a child that ended early
+    running: List[Child] = []
     with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch, ExitStack() as stack:
-        stack.callback(lambda: [child.stop() for child in running.values()])
+        stack.callback(lambda: [child.stop() for child in running])
         while True:
             while len(running) < jobs:
-                number = next(waiting, None)
-                if number is None:
+                chunk = [*left, *islice(waiting, _CHUNK - len(left))]
+                left = []
+                if not chunk:
                     break
-                running[number] = _start(case_of, number, Path(scratch) / str(number))
+                running.append(Child([_work(case_of, n, scratch) for n in chunk]))
             if not running:
                 return
-            for number, child in list(running.items()):
-                outcome = child.poll(1 if len(running) == 1 else 0.005)
-                if outcome:
-                    name = (child.folder / "command").read_text()
-                    shutil.rmtree(child.folder)
-                    del running[number]
-                    yield Ended(number, name, outcome)
+            for child in list(running):
+                ended = child.poll(1 if len(running) == 1 else 0.005)
+                if child.ended:
+                    running.remove(child)
+                    left += [int(work.folder.name) for work in child.left]
+                    for work in child.left:
+                        shutil.rmtree(work.folder)
+                if ended:
+                    folder, outcome = ended[0].folder, ended[1]
+                    name = (folder / "command").read_text()
+                    shutil.rmtree(folder)
+                    yield Ended(int(folder.name), name, outcome)
 
 
-def _start(case_of: Callable[[int], Case], number: int, folder: Path) -> Child:
+def _work(case_of: Callable[[int], Case], number: int, scratch: str) -> Work:
+    folder = Path(scratch) / str(number)
     folder.mkdir()
     words: List[str] = []
 
@@ -104,7 +117,7 @@ def _start(case_of: Callable[[int], Case], number: int, folder: Path) -> Child:
         words.extend([case.command, *case.arguments])
         return case.stdin
 
-    return Child(folder, lambda: run_command(words), prepare=prepare)
+    return Work(folder, lambda: run_command(words), prepare)
 
 
 class Tally:

@@ -26,35 +26,54 @@ class Command:
     arguments: Tuple[str, ...]  # INPUT stands for the file that is changed
     optional: Tuple[Tuple[str, ...], ...] = ()  # one of these is added at times
     task: str = ""  # seeds of this task are taken more often
-    weight: int = 4
+    weight: int = 16
 
 
 _DICTIONARIES = ("--data", ".")
 COMMANDS: Dict[str, Command] = {
-    "inspect": Command(("ticket", "checkpoint"), ("INPUT",), (("--json",),), weight=6),
-    "restore": Command(("ticket",), ("INPUT", "out.pt"), (("--force",),), weight=8),
+    "inspect": Command(("ticket", "checkpoint"), ("INPUT",), (("--json",),), weight=24),
+    "restore": Command(("ticket",), ("INPUT", "out.pt"), (("--force",),), weight=32),
     "bake": Command(
         ("ticket", "ticket", "checkpoint"),
         ("INPUT", "out.pt"),
         (("--dtype", "fp16"), _DICTIONARIES),
-        weight=10,
+        weight=40,
     ),
+    "verify": Command(("ticket",), ("INPUT",)),
+    "export": Command(
+        ("ticket",),
+        ("INPUT", "out", "--to", "ctranslate2"),
+        (("--compute", "int8"), ("--to", "huggingface")),
+        weight=24,
+    ),
+    "page": Command(("ticket",), ("INPUT", "-o", "out.html"), weight=4),
     "translate": Command(
-        ("ticket",), ("INPUT",), (("--beam", "1"),), task="translation", weight=8
+        ("ticket",),
+        ("INPUT",),
+        (("--beam", "1"), ("--compute", "int8"), ("--engine", "fairseq")),
+        task="translation",
+        weight=32,
     ),
-    "classify": Command(("ticket",), ("INPUT",), task="sentence_prediction", weight=6),
+    "classify": Command(
+        ("ticket",),
+        ("INPUT",),
+        (("--engine", "fairseq"),),
+        task="sentence_prediction",
+        weight=24,
+    ),
     "ticket": Command(
         ("checkpoint",),
         ("INPUT", "out.ticket"),
         (
             ("--embeddings", "fp16"),
+            ("--moses", "words", "--lower"),
             _DICTIONARIES,
             *(
                 ("--bpe", "bpe", "--bpe-kind", kind)
                 for kind in sorted(subword_models())
             ),
         ),
-        weight=10,
+        weight=40,
     ),
     "average": Command(
         ("checkpoint",), ("INPUT", "OTHER", "-o", "out.pt"), (("INPUT",),)
@@ -63,7 +82,7 @@ COMMANDS: Dict[str, Command] = {
         ("checkpoint", "vectors", "vectors"),
         ("INPUT", "-o", "out.txt", "--side", "encoder"),
         (("--side", "decoder"), ("--embed-dict", "dict.txt")),
-        weight=6,
+        weight=24,
     ),
     "sweep": Command(("grid",), ("INPUT", "--out", "out", "--dry-run")),
     "plot": Command(("results",), ("swept", "-o", "figures"), weight=1),

@@ -1,10 +1,11 @@
-"""Run one case in a forked child with limits, and classify how it ended."""
+"""Run cases in a forked child with limits, and classify how each ended."""
 
 from __future__ import annotations
 
 import contextlib
 import faulthandler
 import json
+import math
 import os
 import re
 import resource
@@ -16,7 +17,18 @@ import time
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Set
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    List,
+    NamedTuple,
+    NoReturn,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 MARKER = "PWNED"  # in all code that a case plants: it must never be compiled
 SECRET = "PWNED_SECRET"  # environment variable whose value must never be shown
@@ -29,7 +41,7 @@ FINDINGS = (
 )
 
 _SECRET_VALUE = "d41d8cd98f00b204"
-_EXECUTED = 113  # exit status of a child that was stopped by the audit hook
+_STACK_FILE = 199  # file descriptor of what faulthandler writes
 _RUNS_CODE = re.compile(
     r"os\.(system|exec|fork|forkpty|posix_spawn|spawn|startfile|kill)"
     r"|subprocess\.Popen|pty\.spawn|socket\.(connect|bind|getaddrinfo)|urllib\.Request"
@@ -51,8 +63,9 @@ class Limits:
 
     memory: int = 600 << 20  # bytes of address space above those of the parent
     cpu_seconds: int = 5
-    # Longer than the CPU time: on a loaded machine a child gets a part of a core.
-    wall_seconds: float = 20
+    # Much longer than the CPU time: on a loaded machine a child gets a small part of a
+    # core.
+    wall_seconds: float = 120
     file_bytes: int = 64 << 20
 
 
@@ -69,46 +82,50 @@ class Outcome(NamedTuple):
         return self.kind in FINDINGS
 
 
+class Work(NamedTuple):
+    """A case to run: it has a folder of its own, which must exist and be empty."""
+
+    folder: Path
+    act: Callable[[], Any]  # returns an exit status
+    # Called in the folder of the inputs, before the limits are set; returns stdin.
+    prepare: Callable[[], bytes] = bytes
+
+
 class Child:
-    """A case that runs: forked, limited, and watched through a pipe."""
+    """A forked process that runs cases one after the other, limited and watched.
 
-    def __init__(
-        self,
-        folder: Path,
-        act: Callable[[], Any],
-        *,
-        prepare: Callable[[], bytes] = bytes,
-        limits: Optional[Limits] = None,
-    ):
-        """Fork; the child writes its inputs, then calls ``act`` within the limits.
+    Forking costs more than most cases take, so that one process runs many. It ends
+    early with a case that crashes, hangs or does what it must not: ``left`` then has
+    the cases that it did not begin, for another child.
+    """
 
-        ``prepare`` is called in the folder of the inputs, before the limits are set,
-        and returns what is on stdin. ``act`` returns an exit status.
-        """
-        self.folder = folder
+    def __init__(self, work: Sequence[Work], *, limits: Optional[Limits] = None):
+        self.left: List[Work] = list(work)
         self._limits = limits or Limits()
-        self._deadline = time.monotonic() + self._limits.wall_seconds
+        self._running: Optional[Work] = None
         self._asked_to_stop = False
-        self._report = b""
-        for part in (INPUTS, TEMPORARY):
-            (folder / part).mkdir()
+        self._lines = b""
+        self._begin()
         self.pipe, end = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
         self.pid = os.fork()
         if not self.pid:
             os.close(self.pipe)
-            _run(folder, act, prepare=prepare, limits=self._limits, pipe=end)
+            _run_all(work, limits=self._limits, pipe=end)
         os.close(end)
 
-    def poll(self, seconds: float) -> Optional[Outcome]:
-        """The outcome, or None if the child still runs after some seconds."""
-        ready, _, _ = select.select([self.pipe], [], [], seconds)
-        if ready:
-            part = os.read(self.pipe, 1 << 16)
-            self._report += part
-            if not part:
-                return self._outcome()
+    def poll(self, seconds: float) -> Optional[Tuple[Work, Outcome]]:
+        """The next case that ended, or None if none did within some seconds."""
+        if b"\n" not in self._lines and self._running:
+            ready, _, _ = select.select([self.pipe], [], [], seconds)
+            part = os.read(self.pipe, 1 << 16) if ready else None
+            if part == b"":
+                return self._died()
+            self._lines += part or b""
+        if b"\n" in self._lines:
+            line, _, self._lines = self._lines.partition(b"\n")
+            return self._ended(json.loads(line))
         if time.monotonic() > self._deadline:
             # The first signal lets the child write its stack.
             stop = signal.SIGKILL if self._asked_to_stop else signal.SIGXCPU
@@ -116,39 +133,67 @@ class Child:
             self._asked_to_stop, self._deadline = True, time.monotonic() + 1
         return None
 
-    def wait(self) -> Outcome:
-        """Wait for the end; the child is stopped when it exceeds its limits."""
-        while True:
-            outcome = self.poll(1)
-            if outcome:
-                return outcome
+    @property
+    def ended(self) -> bool:
+        return self._running is None
 
     def stop(self) -> None:
         """End the child at once, whatever it does."""
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
+        if not self.ended:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
 
-    def _outcome(self) -> Outcome:
+    def _begin(self) -> None:
+        """Note which case the child is about to run."""
+        self._running = self.left.pop(0) if self.left else None
+        self._deadline = time.monotonic() + self._limits.wall_seconds
+
+    def _ended(self, report: Dict[str, Any]) -> Tuple[Work, Outcome]:
+        work = self._running
+        last = report["last"]
+        if last:
+            os.close(self.pipe)
+            os.waitpid(self.pid, 0)
+            self._running = None
+        else:
+            self._begin()
+        return work, self._outcome(work, report, None)
+
+    def _died(self) -> Tuple[Work, Outcome]:
         os.close(self.pipe)
         _, state = os.waitpid(self.pid, 0)
-        report = json.loads(self._report or b"{}")
-        stdout, stderr = (_text(self.folder / name) for name in ("stdout", "stderr"))
-        kind, detail = self._kind(state, report, stdout, stderr)
-        frame = report.get("frame") or _dumped_frame(_text(self.folder / "stack"))
+        work, self._running = self._running, None
+        number = os.WTERMSIG(state) if os.WIFSIGNALED(state) else None
+        report = {"status": os.WEXITSTATUS(state), "left": []}
+        return work, self._outcome(work, report, number)
+
+    def _outcome(
+        self, work: Work, report: Dict[str, Any], signal_number: Optional[int]
+    ) -> Outcome:
+        folder = work.folder
+        stdout, stderr = (_text(folder / name) for name in ("stdout", "stderr"))
+        kind, detail = self._kind(folder, report, signal_number, stdout, stderr)
+        frame = report.get("frame") or _dumped_frame(_text(folder / "stack"))
         return Outcome(kind, detail, frame, stderr[-_TAIL:])
 
-    def _kind(self, state: int, report: Dict[str, Any], stdout: str, stderr: str):
+    def _kind(
+        self,
+        folder: Path,
+        report: Dict[str, Any],
+        signal_number: Optional[int],
+        stdout: str,
+        stderr: str,
+    ) -> Tuple[str, str]:
         if "broken" in report:  # a defect of the fuzzer, not of the package
-            raise RuntimeError(f"{self.folder}: {report['broken']}")
-        if (self.folder / INPUTS / MARKER).exists():
+            raise RuntimeError(f"{folder}: {report['broken']}")
+        if (folder / INPUTS / MARKER).exists():
             return "executed", f"{MARKER} was made"
         if "executed" in report:
             return "executed", report["executed"]
         if _SECRET_VALUE in stdout + stderr:
             return "executed", "an environment variable was shown"
-        if os.WIFSIGNALED(state):
-            number = os.WTERMSIG(state)
-            if number in (signal.SIGXCPU, signal.SIGKILL):
+        if signal_number is not None:
+            if signal_number in (signal.SIGXCPU, signal.SIGKILL):
                 limits = self._limits
                 return "hang", (
                     f"used {limits.cpu_seconds} s of CPU time, or did not end within"
@@ -156,14 +201,14 @@ class Child:
                 )
             if _NO_MEMORY.search(stderr):
                 return "memory", stderr.strip().splitlines()[-1][:200]
-            return "crash", signal.Signals(number).name
+            return "crash", signal.Signals(signal_number).name
         error = report.get("error")
         if error:
             kind = "memory" if _NO_MEMORY.search(error) else "traceback"
             return kind, error
         if _NO_MEMORY.search(stderr):
             return "memory", _NO_MEMORY.search(stderr)[0]
-        status = os.WEXITSTATUS(state)
+        status = report["status"]
         if status == 0:
             return "ok", ""
         fault = message_fault(status, stderr)
@@ -189,28 +234,59 @@ def message_fault(status: int, stderr: str) -> Optional[str]:
     return None
 
 
+def run_alone(
+    folder: Path,
+    act: Callable[[], Any],
+    *,
+    prepare: Callable[[], bytes] = bytes,
+    limits: Optional[Limits] = None,
+) -> Outcome:
+    """Run one case in a child of its own, and wait for its end."""
+    child = Child([Work(folder, act, prepare)], limits=limits)
+    while True:
+        ended = child.poll(1)
+        if ended:
+            return ended[1]
+
+
+def _run_all(work: Sequence[Work], *, limits: Limits, pipe: int) -> NoReturn:
+    """The child's life: a line of JSON on the pipe for each case that ended."""
+    watch = _Watch(pipe)
+    sys.addaudithook(watch)
+    try:
+        for number, (folder, act, prepare) in enumerate(work, start=1):
+            report = _run(folder, act, prepare=prepare, limits=limits, watch=watch)
+            last = number == len(work) or "broken" in report
+            _send({**report, "last": last}, pipe)
+            if last:
+                break
+    finally:
+        os._exit(0)
+
+
 def _run(
     folder: Path,
     act: Callable[[], Any],
     *,
     prepare: Callable[[], bytes],
     limits: Limits,
-    pipe: int,
-) -> NoReturn:
-    """The child's life."""
-    report: Dict[str, Any] = {}
-    status = 1
+    watch: _Watch,
+) -> Dict[str, Any]:
+    report: Dict[str, Any] = {"left": []}
+    status: Any = 1
+    watch.folder = None  # what is prepared is the fuzzer's own doing
     try:
+        for part in (INPUTS, TEMPORARY):
+            (folder / part).mkdir()
         os.chdir(folder / INPUTS)
-        try:
-            (folder / "stdin").write_bytes(prepare())
-        except BaseException:
-            report["broken"] = traceback.format_exc()
-            raise
+        (folder / "stdin").write_bytes(prepare())
         before = _files(folder)
         _redirect(folder)
         _limit(folder, limits)
-        _watch(folder, report, pipe)
+    except BaseException:
+        return {"broken": traceback.format_exc()}
+    watch.folder = folder
+    try:
         try:
             status = act()
         except SystemExit as stop:
@@ -223,18 +299,16 @@ def _run(
         report["error"] = f"{type(error).__name__}: {error}"[:500]
         report["frame"] = _innermost(traceback.extract_tb(error.__traceback__))
         traceback.print_exc()
-    finally:
-        _end(report, pipe, status if isinstance(status, int) else int(bool(status)))
-
-
-def _end(report: Dict[str, Any], pipe: int, status: int) -> NoReturn:
+    watch.folder = None
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-    try:
-        os.write(pipe, json.dumps(report).encode())
-    finally:
-        os._exit(status & 255)
+    report["status"] = (status if isinstance(status, int) else int(bool(status))) & 255
+    return report
+
+
+def _send(report: Dict[str, Any], pipe: int) -> None:
+    os.write(pipe, json.dumps(report).encode() + b"\n")
 
 
 def _redirect(folder: Path) -> None:
@@ -256,39 +330,43 @@ def _limit(folder: Path, limits: Limits) -> None:
     tempfile.tempdir = str(folder / TEMPORARY)
     os.environ[SECRET] = _SECRET_VALUE
     sys.dont_write_bytecode = True
-    dump = os.open(folder / "stack", os.O_WRONLY | os.O_CREAT)
+    with open(folder / "stack", "wb") as file:
+        dump = os.dup2(file.fileno(), _STACK_FILE)
     faulthandler.enable(dump, all_threads=False)
     faulthandler.register(signal.SIGXCPU, dump, all_threads=False, chain=True)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     memory = pages * os.sysconf("SC_PAGE_SIZE") + limits.memory
-    seconds = limits.cpu_seconds
-    for limit, low, high in (
-        (resource.RLIMIT_CORE, 0, 0),
-        (resource.RLIMIT_AS, memory, memory),
-        (resource.RLIMIT_FSIZE, limits.file_bytes, limits.file_bytes),
-        (resource.RLIMIT_CPU, seconds, seconds + 1),
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    seconds = math.ceil(used.ru_utime + used.ru_stime) + limits.cpu_seconds
+    for limit, most in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_AS, memory),
+        (resource.RLIMIT_FSIZE, limits.file_bytes),
+        (resource.RLIMIT_CPU, seconds),
     ):
-        resource.setrlimit(limit, (low, high))
+        _, hard = resource.getrlimit(limit)
+        resource.setrlimit(limit, (most, hard))
 
 
-def _watch(folder: Path, report: Dict[str, Any], pipe: int) -> None:
-    """Stop the child as soon as it runs code, or touches a file, that it must not."""
-    own = str(folder)
-    canaries = {"/etc/passwd", str(folder / INPUTS / CANARY)}
-    busy = False
+class _Watch:
+    """Stops the child as soon as it runs code, or touches a file, that it must not."""
 
-    def hook(event: str, arguments: tuple) -> None:
-        nonlocal busy
-        if busy:
+    def __init__(self, pipe: int):
+        self.folder: Optional[Path] = None  # of the case that runs
+        self._pipe = pipe
+
+    def __call__(self, event: str, arguments: tuple) -> None:
+        folder = self.folder
+        if folder is None:
             return
-        seen = _forbidden(event, arguments, own, canaries)
+        canaries = {"/etc/passwd", str(folder / INPUTS / CANARY)}
+        seen = _forbidden(event, arguments, str(folder), canaries)
         if seen:
-            busy = True
-            report["executed"] = f"{event}: {seen}"[:300]
-            report["frame"] = _innermost(traceback.extract_stack())
-            _end(report, pipe, _EXECUTED)
-
-    sys.addaudithook(hook)
+            self.folder = None
+            frame = _innermost(traceback.extract_stack())
+            report = {"executed": f"{event}: {seen}"[:300], "frame": frame}
+            _send({**report, "last": True}, self._pipe)
+            os._exit(0)
 
 
 def _forbidden(

@@ -22,9 +22,10 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from safetensors.numpy import save as save_safetensors
 
 from fuzz.saving import saved
-from onelayer_lottery.export import ticket_from_checkpoint
-from onelayer_lottery.tasks import Dictionaries, translation_dictionaries
-from onelayer_lottery.ticket import Bpe, write_ticket
+from onelayer_lottery.conversion.from_checkpoint import ticket_from_checkpoint
+from onelayer_lottery.conversion.tasks import Dictionaries, translation_dictionaries
+from onelayer_lottery.ticket.format import write_ticket
+from onelayer_lottery.ticket.model import Bpe, Moses, TextSteps
 
 WORDS = "der die das hund katze schläft läuft sieht ein kleiner großer im park".split()
 SYMBOLS = 30
@@ -174,6 +175,8 @@ def _model_seeds() -> Iterator[Seed]:
         if name == "imported":
             yield _ticket_seed("half", state, texts, embeddings=torch.float16)
         if name == "plain":
+            steps = TextSteps(Moses("de", "en", dashes=False), lower=True)
+            yield _ticket_seed("text", state, texts, text=steps)
             for kind, content in subword_models().items():
                 yield _ticket_seed(kind, state, texts, bpe=Bpe(kind, content))
     dense = _translation_state("transformer", task, {})
@@ -278,10 +281,12 @@ def _ticket_seed(
     task: str = "translation",
     bpe: Optional[Bpe] = None,
     embeddings: torch.dtype = torch.float32,
+    text: Optional[TextSteps] = None,
 ) -> Seed:
     ticket = ticket_from_checkpoint(
         state, dictionaries=texts, bpe=bpe, embeddings=embeddings
     )
+    ticket.text = text
     write_ticket(ticket, "model.ticket", force=True)
     content = Path("model.ticket").read_bytes()
     return Seed(name, "ticket", "model.ticket", {"model.ticket": content}, task)

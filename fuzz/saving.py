@@ -8,7 +8,11 @@ from typing import Any, Dict, Tuple
 
 import torch
 from torch.serialization import MAGIC_NUMBER, PROTOCOL_VERSION
-from torch.storage import TypedStorage
+
+try:
+    from torch.storage import TypedStorage
+except ImportError:  # torch 1
+    from torch.storage import _TypedStorage as TypedStorage
 
 
 def saved(state: Any, *, zipped: bool) -> bytes:
@@ -26,7 +30,9 @@ def saved(state: Any, *, zipped: bool) -> bytes:
     pickler.dump(state)
     pickle.dump([key for key, _ in pickler.storages.values()], file, protocol=2)
     for _, storage in pickler.storages.values():
-        content, size = bytes(storage._untyped_storage), storage.dtype.itemsize
+        untyped, size = storage._untyped_storage, storage.dtype.itemsize
+        # As an array: bytes(untyped) asks torch for each byte.
+        content = torch.tensor([], dtype=torch.uint8).set_(untyped).numpy().tobytes()
         file.write((len(content) // size).to_bytes(8, "little") + content)
     return file.getvalue()
 

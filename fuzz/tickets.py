@@ -14,7 +14,11 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fuzz.corpus import subword_models
 from fuzz.texts import mutate_bytes, mutate_dictionary
 from fuzz.values import NUMBERS, model_flags, mutate_json, nasty, near, task_flags
-from onelayer_lottery.container import Container, framed, parse_container
+from onelayer_lottery.ticket.container import (
+    Container,
+    encode_container,
+    parse_container,
+)
 
 _MODEL_FLAGS, _TASK_FLAGS = model_flags(), task_flags()
 _SUBWORDS = subword_models()
@@ -33,7 +37,7 @@ def mutate_ticket(chance: Random, content: bytes) -> Tuple[bytes, str]:
         change = chance.choices(list(_CHANGES), list(_CHANGES.values()))[0]
         notes.append(change(chance, container))
     tables = {k: v for k, v in container.tables.items() if k != "payloads"}
-    return framed(tables, container.payloads), "; ".join(notes)
+    return encode_container(tables, container.payloads), "; ".join(notes)
 
 
 def _change_table(chance: Random, container: Container) -> str:

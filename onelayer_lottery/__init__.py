@@ -1,59 +1,43 @@
 """One random Transformer layer, many learned masks: a plugin for fairseq.
 
-Loaded by ``--user-dir onelayer_lottery``: importing it registers the architectures.
+Importing this package imports neither torch nor fairseq, so that a ticket can be read
+without them. Loaded by ``--user-dir onelayer_lottery``, it registers its architectures;
+in a program that does not use --user-dir, ``import onelayer_lottery.plugin`` does.
 """
 
-from onelayer_lottery.compat import (
-    mend_broadcast,
-    mend_numpy_names,
-    trust_checkpoint_types,
-)
-from onelayer_lottery.distillation import DistillationCriterion as _  # noqa: F401
-from onelayer_lottery.frozen import frozen_weight
-from onelayer_lottery.mask import kept_count, top_k_mask
-from onelayer_lottery.models import reservoir as _reservoir  # noqa: F401
-from onelayer_lottery.models import roberta as _roberta  # noqa: F401
-from onelayer_lottery.models import transformer as _transformer  # noqa: F401
-from onelayer_lottery.modules import (
-    MaskedEmbedding,
-    MaskedLinear,
-    MaskedWeight,
-    masked_weight,
-)
-from onelayer_lottery.planting import plant
-from onelayer_lottery.resuming import watch_resuming
+import logging
+import sys
+from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "MaskedEmbedding",
-    "MaskedLinear",
-    "MaskedWeight",
-    "frozen_weight",
-    "kept_count",
-    "load_classifier",
-    "load_ticket",
-    "masked_weight",
-    "plant",
-    "top_k_mask",
-]
+# Public names and the modules that they are imported from when first used.
+_PUBLIC = {
+    "MaskedEmbedding": "core.modules",
+    "MaskedLinear": "core.modules",
+    "MaskedWeight": "core.modules",
+    "frozen_weight": "core.frozen",
+    "kept_count": "core.mask",
+    "load_classifier": "inference.engines",
+    "load_ticket": "inference.engines",
+    "masked_weight": "core.modules",
+    "plant": "planting.plant",
+    "top_k_mask": "core.mask",
+}
+
+__all__ = list(_PUBLIC)
+
+# On import, fairseq recommends a package for speech.
+logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
 
 
-def __getattr__(name: str):
-    # Only who translates or classifies pays for the import of it.
-    if name == "load_ticket":
-        from onelayer_lottery.translate import load_ticket
-
-        return load_ticket
-    if name == "load_classifier":
-        from onelayer_lottery.classify import load_classifier
-
-        return load_classifier
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        return getattr(import_module(f"{__name__}.{_PUBLIC[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-# fairseq loads a checkpoint long after the import, without another hook before it.
-trust_checkpoint_types()
-mend_numpy_names()
-mend_broadcast()
-watch_resuming()
+# With --user-dir fairseq imports this package and models/, nothing else of it.
+if sys.modules.get("fairseq"):
+    import_module(f"{__name__}.plugin")

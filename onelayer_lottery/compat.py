@@ -1,24 +1,16 @@
-"""What differs between versions of fairseq and torch, in this one place."""
+"""Differences between versions of fairseq, torch and NumPy, all in this file."""
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import inspect
 import logging
-import os
-import sys
 from importlib import metadata
 from typing import Any, Set
 
 import numpy as np
 import torch
 from torch import nn
-
-from onelayer_lottery.checkpoint_types import CHECKPOINT_TYPES
-
-# On import fairseq recommends a package for speech to everybody.
-logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
 
 try:
     from fairseq.data import data_utils, language_pair_dataset, token_block_dataset
@@ -35,32 +27,23 @@ except ModuleNotFoundError as error:
 logger = logging.getLogger(__name__)
 
 
-def trust_checkpoint_types() -> None:
-    """Let torch.load read fairseq's own checkpoints with its safety check left on.
-
-    From 2.6 on torch.load refuses every type that is not on its list.
-    """
-    if hasattr(torch.serialization, "add_safe_globals"):
-        torch.serialization.add_safe_globals([*CHECKPOINT_TYPES.values()])
-
-
-def mend_numpy_names() -> None:
+def restore_numpy_compat() -> None:
     """Give fairseq the name np.compat.long, which was removed in NumPy 2.
 
     Without it ``--sample-break-mode eos`` of masked_lm and bucketed lengths fail. Only
-    fairseq's two modules see it, NumPy itself stays as it is.
+    two modules of fairseq see it; NumPy itself does not change.
     """
     if not hasattr(np, "compat"):
         for module in (token_block_dataset, language_pair_dataset):
             module.np = _NumpyWithCompat()
 
 
-def mend_broadcast() -> None:
-    """Let the processes of a training receive what the first of them loaded.
+def allow_broadcast() -> None:
+    """Let a training on several processes resume with torch 2.6 and later.
 
-    fairseq sends it through torch.save and torch.load, which from torch 2.6 on refuses
-    its configuration: no training on several processes could be resumed. The bytes come
-    from another process of the same job, not from a file.
+    The first process sends what it loaded through torch.save and torch.load, which
+    refuses fairseq's configuration. The bytes come from a process of the same job, not
+    from a file, and are trusted.
     """
     if hasattr(torch.serialization, "add_safe_globals"):
         distributed_utils.torch = _TorchThatLoads()
@@ -82,51 +65,32 @@ class _NumpyWithCompat:
         return getattr(np, name)
 
 
-def plain_namespace(args: Any) -> argparse.Namespace:
-    """The arguments of an architecture as a namespace that misses what was not given.
+def as_namespace(args: Any) -> argparse.Namespace:
+    """Return arguments as a namespace without those that were not given.
 
-    From a YAML file they are a config, and that of OmegaConf 2.0 has None in its place.
+    From a YAML file they are a config, in which OmegaConf 2.0 has None for these.
     """
     values = vars(args) if isinstance(args, argparse.Namespace) else dict(args)
     return argparse.Namespace(**values)
 
 
 def all_arguments(args: Any) -> argparse.Namespace:
-    """The arguments of a model with those of its run, as the command line gives them.
+    """Return the arguments of a model with those of its training.
 
-    From a YAML file a model gets its own section only; the others hang on its parent.
+    On the command line these are together. From a YAML file a model gets only its own
+    section; the others are in its parent.
     """
-    merged = vars(plain_namespace(args))
+    merged = vars(as_namespace(args))
     parent = args._get_parent() if hasattr(args, "_get_parent") else None
     sections = ("dataset", "distributed_training", "optimization")
-    for section in sections if parent else ():
-        if parent.get(section):
-            merged = {**vars(plain_namespace(parent[section])), **merged}
+    for section in sections:
+        if parent and parent.get(section):
+            merged = {**vars(as_namespace(parent[section])), **merged}
     return argparse.Namespace(**merged)
 
 
-def place_memory(*, lasting: bool) -> None:
-    """Tell glibc whether what is allocated from now on will last, or come and go.
-
-    What lasts (masked weights, the optimizer's state) is then taken from the system
-    block by block: between blocks that come and go it would leave holes, too small for
-    what comes next. What comes and goes stays in the heap when it is freed: by default
-    glibc gives it back time and again, and the faults of touching new memory took up
-    to a tenth of a step of few tokens. Settings that the user gave win; other
-    allocators do not have these.
-    """
-    given = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
-    if sys.platform != "linux" or any(name in os.environ for name in given):
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt:
-        trim_threshold, mmap_threshold = -1, -3  # names in malloc.h
-        mallopt(trim_threshold, 2**31 - 1)
-        mallopt(mmap_threshold, 64 << 10 if lasting else 32 << 20)  # 32 MB at most
-
-
 def fairseq_version() -> str:
-    """The version of whichever distribution provides fairseq here."""
+    """Return the version of the distribution that provides fairseq."""
     for distribution in ("fairseq", "fairseq-fixed"):
         try:
             return metadata.version(distribution)
@@ -136,10 +100,10 @@ def fairseq_version() -> str:
 
 
 def remove_fast_path(model: nn.Module) -> None:
-    """Take the BetterTransformer path out of a fairseq 0.12.2 model's encoder layers.
+    """Remove the BetterTransformer path from encoder layers of fairseq 0.12.2.
 
-    It keeps copies of the stock weights, demands them when a checkpoint is loaded, and
-    would run them instead of the masked ones. Other versions do not have it.
+    It copies the stock weights, requires the copies when a checkpoint is loaded, and
+    would run them instead of the masked weights. Other versions do not have it.
     """
     for layer in model.modules():
         if not hasattr(layer, "load_to_BT"):
@@ -151,7 +115,7 @@ def remove_fast_path(model: nn.Module) -> None:
 
 
 def fast_path_names(model: nn.Module) -> Set[str]:
-    """Names of the copies that a fairseq 0.12.2 model makes for itself when loaded."""
+    """Return the names of the copies that fairseq 0.12.2 makes for that path."""
     return {
         f"{prefix}.{name}"
         for prefix, layer in model.named_modules()
@@ -161,7 +125,7 @@ def fast_path_names(model: nn.Module) -> Set[str]:
 
 
 def warn_of_dropped_data(multiple: int) -> None:
-    """Warn when fairseq would leave the last partial batch out without a word."""
+    """Warn when fairseq would silently drop the last partial batch."""
     if multiple > 1 and _drops_partial_batches():
         logger.warning(
             "--required-batch-size-multiple %s: this fairseq (%s) leaves out the last"
@@ -178,13 +142,13 @@ def _drops_partial_batches() -> bool:
 
 
 def _without_fast_path(layer_type: type) -> type:
-    if layer_type not in _PLAIN_TYPES:
+    if layer_type not in _STRIPPED_TYPES:
         methods = {"_load_from_state_dict": nn.Module._load_from_state_dict}
-        _PLAIN_TYPES[layer_type] = type(layer_type.__name__, (layer_type,), methods)
-    return _PLAIN_TYPES[layer_type]
+        _STRIPPED_TYPES[layer_type] = type(layer_type.__name__, (layer_type,), methods)
+    return _STRIPPED_TYPES[layer_type]
 
 
-_PLAIN_TYPES: dict = {}
+_STRIPPED_TYPES: dict = {}
 _FAST_PATH = [
     f"{layer}_{key}"
     for layer in ("in_proj", "out_proj", "fc1", "fc2")

@@ -6,16 +6,24 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import List, NamedTuple, Optional
+from typing import Callable, List, NamedTuple, Optional
 
 import pytest
 import sentencepiece
+from warm import warm
 
 ROOT = Path(__file__).parent.parent
 USER_DIR = ROOT / "onelayer_lottery"
 sys.path.insert(0, str(ROOT / "examples" / "demo"))
 
 SPLITS = {"train": 600, "valid": 60, "test": 30}
+
+
+def pytest_collection_modifyitems(items: List[pytest.Item]) -> None:
+    """Mark as slow what runs fairseq's commands."""
+    for item in items:
+        if "fairseq" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
 
 
 class Outcome(NamedTuple):
@@ -45,8 +53,10 @@ class Fairseq:
         stdin: str = "",
         user_dir: bool = True,
         status: Optional[int] = 0,
+        start: Callable[[str], Path] = warm,
     ) -> Outcome:
-        words = [Path(sys.executable).parent / command, *arguments]
+        """Run a command, started by ``warm`` or as a new process by ``real``."""
+        words = [start(command), *arguments]
         words += ["--user-dir", USER_DIR] if user_dir else []
         done = subprocess.run(
             [str(word) for word in words],

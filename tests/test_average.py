@@ -8,7 +8,7 @@ import torch
 from stock import build_tiny
 
 from onelayer_lottery.cli import main
-from onelayer_lottery.planting import frozen_tensors, masked_weights
+from onelayer_lottery.planting.contents import frozen_tensors, masked_weights
 
 
 def write(path, model, **more):

@@ -11,9 +11,13 @@ from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+from counting import counted
+from gpu import check_exactness, count_costs, count_table
 from measure import TOO_NOISY, Row, interleave, linear_fit, median_interval
 from models import batch, build_trainer
 from rows import QUICK, ROWS
+
+from onelayer_lottery.core.selection import Selection
 
 SIZE = QUICK.size
 
@@ -168,3 +172,65 @@ def test_all_models_get_a_whole_batch_of_their_symbols():
     assert target.max() < SIZE.vocabulary[1]
     prev = sample["net_input"]["prev_output_tokens"]
     assert torch.equal(prev[:, 1:], target[:, :-1])
+
+
+def test_the_cost_of_selecting_masks_is_what_the_readme_says():
+    """On fake tensors of a CUDA device: nothing is computed."""
+    table = count_table()
+    assert table in (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    small = count_costs("small")["ours"]
+    assert small.kernels <= 200
+    assert small.peak <= 2 * small.scores
+
+
+def test_operations_are_counted_with_their_bytes_and_peak():
+    def run(scores):
+        first = scores[0] * 2  # reads and writes 400 bytes
+        del first
+        return scores[0].view(10, 10) + torch.ones(10, 10)  # and with its ones 1,600
+
+    cost = counted(run, [torch.zeros(100)])
+    assert cost == (3, 800 + 400 + 1200, 800, 400)
+
+
+def test_masks_on_a_device_are_compared_with_those_of_the_cpu(monkeypatch):
+    assert check_exactness("cpu") == []
+    masks = Selection.masks
+
+    def wrong(self, scores):
+        return [mask.flip(0) for mask in masks(self, scores)]
+
+    monkeypatch.setattr(Selection, "masks", wrong)
+    assert "random scores of torch.float32: the masks differ" in check_exactness("cpu")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_gpu_script_runs_with_the_cpu_in_the_devices_place(tmp_path):
+    words = ["--device", "cpu", "--quick", "--rounds", "5", "--out", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "gpu.py"), *words],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "exactness on cpu: passed" in done.stdout
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    assert list(found["rows"]) == [
+        f"toy-fp32-{kind}" for kind in ("ours", "kthvalue", "sort")
+    ]
+
+
+def test_a_machine_without_a_gpu_is_told_so():
+    if torch.cuda.is_available():
+        pytest.skip("there is one here")
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "gpu.py")],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=600,
+    )
+    assert done.returncode == 2
+    assert "torch finds no CUDA device here" in done.stderr
+    assert "Traceback" not in done.stderr

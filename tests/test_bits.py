@@ -7,8 +7,8 @@ import time
 import numpy as np
 import pytest
 
-from onelayer_lottery import bits
-from onelayer_lottery.bits import (
+from onelayer_lottery.ticket import bits
+from onelayer_lottery.ticket.bits import (
     POSITIONS_PER_BYTE,
     decode_mask,
     encode_mask,

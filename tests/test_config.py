@@ -7,7 +7,9 @@ from fairseq.models import ARCH_CONFIG_REGISTRY
 from omegaconf import OmegaConf
 from stock import build_tiny
 
-from onelayer_lottery.config import MaskConfig, add_mask_args, problems
+from onelayer_lottery.identity import identity_of, signature_of
+from onelayer_lottery.planting.config import MaskConfig, add_mask_args
+from onelayer_lottery.planting.problems import problems
 
 
 def sentence(**flags) -> str:
@@ -126,7 +128,7 @@ def test_an_architecture_fills_in_what_was_not_given(make):
 
 def test_numbers_of_a_yaml_file_mean_those_of_the_command_line():
     yaml, command_line = MaskConfig(mask_keep=1), MaskConfig(mask_keep=1.0)
-    assert yaml.identity() == command_line.identity()
+    assert identity_of(vars(yaml)) == identity_of(vars(command_line))
     listed = MaskConfig(mask_train=["norm", "bias"])
     assert listed.trained == {"norm", "bias"}
     assert problems(listed, Namespace()) == []
@@ -142,7 +144,7 @@ def test_a_tensor_of_which_nothing_would_be_kept_is_named():
 
 def test_the_signature_names_what_makes_the_model():
     config = MaskConfig(mask_keep=0.3, mask_seed=7, mask_train="norm")
-    assert config.signature() == (
+    assert signature_of(vars(config)) == (
         "keep:0.3|seed:7|init:kaiming-uniform|fan:full"
         "|gain:q=0.5,k=0.5,v=0.5,out=0.70710678|share:layers|train:norm"
     )

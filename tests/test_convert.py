@@ -10,16 +10,22 @@ import torch
 from stock import TINY, batch, build_tiny, translation_task
 
 from onelayer_lottery.compat import fast_path_names
-from onelayer_lottery.convert import (
+from onelayer_lottery.conversion.from_checkpoint import ticket_from_checkpoint
+from onelayer_lottery.conversion.tasks import (
+    Dictionaries,
+    find_dictionaries,
+    translation_dictionaries,
+)
+from onelayer_lottery.conversion.to_checkpoint import (
     baked_checkpoint,
-    baked_model,
     checkpoint_from_ticket,
 )
+from onelayer_lottery.conversion.to_model import baked_model
 from onelayer_lottery.errors import LotteryError
-from onelayer_lottery.export import find_dictionaries, ticket_from_checkpoint
-from onelayer_lottery.planting import masked_weights
-from onelayer_lottery.tasks import Dictionaries, translation_dictionaries
-from onelayer_lottery.ticket import TicketError, read_ticket, write_ticket
+from onelayer_lottery.identity import signature_of
+from onelayer_lottery.planting.contents import masked_weights
+from onelayer_lottery.ticket.format import TicketError, read_ticket, write_ticket
+from onelayer_lottery.ticket.inspection import inspect_ticket
 
 
 def text_of(symbols) -> str:
@@ -284,3 +290,16 @@ def test_a_ticket_that_contradicts_itself_is_refused(change, message):
     with pytest.raises(TicketError) as error:
         baked_model(damaged(ticket, change))
     assert message in str(error.value)
+
+
+def test_inspect_names_a_model_as_its_training_does():
+    model = trained_model(translation_task(), mask_method="signed", mask_keep=0.3)
+    report = inspect_ticket(ticket_from_checkpoint(checkpoint_of(model)))
+    assert report["signature"] == signature_of(vars(model.mask_config))
+
+
+def test_one_dictionary_for_both_languages_is_found(tmp_path):
+    state = checkpoint_of(trained_model(translation_task()))
+    (tmp_path / "dict.txt").write_text("wort 1\n")
+    texts = find_dictionaries(state, beside=tmp_path).texts
+    assert texts == {"source": "wort 1\n", "target": "wort 1\n"}

@@ -4,7 +4,7 @@ import pytest
 import torch
 from stock import batch, build_tiny, translation_task
 
-from onelayer_lottery.distillation import DistillationCriterion
+from onelayer_lottery.criterions.distillation import DistillationCriterion
 
 DISTIL = ("--criterion", "distillation")
 
@@ -17,7 +17,9 @@ def task():
 @pytest.mark.parametrize("part", [0.3, 1.0])
 def test_the_loss_is_the_mean_of_both(task, part, monkeypatch):
     student, teacher = (build_tiny(task=task, mask_seed=seed).eval() for seed in (1, 2))
-    monkeypatch.setattr("onelayer_lottery.distillation._load", lambda *_: teacher)
+    monkeypatch.setattr(
+        "onelayer_lottery.criterions.distillation._load", lambda *_: teacher
+    )
     criterion = DistillationCriterion(
         task,
         sentence_avg=False,

@@ -13,17 +13,15 @@ from stock import batch, build_tiny, translation_task
 from test_convert import checkpoint_of, dictionaries_of, text_of
 
 from onelayer_lottery.cli import main
-from onelayer_lottery.convert import (
-    baked_model,
-    checkpoint_from_ticket,
-)
-from onelayer_lottery.embeddings import read_vectors
-from onelayer_lottery.errors import LotteryError
-from onelayer_lottery.export import (
+from onelayer_lottery.conversion.from_checkpoint import (
     ticket_from_checkpoint,
 )
-from onelayer_lottery.frozen import frozen_weight
-from onelayer_lottery.ticket import read_ticket, write_ticket
+from onelayer_lottery.conversion.to_checkpoint import checkpoint_from_ticket
+from onelayer_lottery.conversion.to_model import baked_model
+from onelayer_lottery.core.frozen import frozen_weight
+from onelayer_lottery.embeddings.reading import read_vectors
+from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.ticket.format import read_ticket, write_ticket
 
 WIDTH = 16
 
@@ -181,7 +179,7 @@ def test_the_matrix_of_a_safetensors_file_is_read(task, tmp_path, caplog):
     model = build_with(task, path, mask_fan="full")
     expected = without_padding(torch.from_numpy(matrix).float())
     assert torch.equal(model.encoder.embed_tokens.masked.frozen.weight, expected)
-    assert "the order of its 40 rows is trusted" in caplog.text
+    assert "its 40 rows are taken in the task's order" in caplog.text
 
 
 def test_old_checkpoints_language_models_and_roberta_are_read(task, tmp_path):

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import SPLITS, USER_DIR
+from warm import real
 
-from onelayer_lottery.checkpoint import load_checkpoint
+from onelayer_lottery.checkpoint.reading import load_checkpoint
 from onelayer_lottery.cli import main
-from onelayer_lottery.modules import draw_scores
+from onelayer_lottery.core.modules import draw_scores
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -29,10 +30,9 @@ def assert_same_tensors(ours, theirs):
             assert torch.equal(ours[name], theirs[name]), name
 
 
-def test_train_reports_what_it_planted_and_every_test_sentence_is_translated(
-    fairseq, trained
-):
-    done = fairseq.generate("data-bin", trained / "checkpoint_best.pt")
+def test_every_test_sentence_is_translated_by_commands_in_new_processes(fairseq):
+    fairseq.train("data-bin", "real", "--max-update", 1, start=real)
+    done = fairseq.generate("data-bin", "real/checkpoint_best.pt", start=real)
     assert len(done.lines("H")) == SPLITS["test"]
     assert "leaves out the last batch" not in done.log
 
@@ -45,7 +45,9 @@ def test_the_log_says_what_was_planted(fairseq):
         "0 values trained densely | keep:0.25|seed:1|init:kaiming-uniform|fan:full"
         "|gain:q=0.5,k=0.5,v=0.5,out=0.70710678|share:layers|train:none"
     ) in log
-    assert "variance of residual branches at the start, of input 1: encoder" in log
+    assert (
+        "variance of residual branches at the start, for an input of variance 1" in log
+    )
 
 
 def test_a_checkpoint_holds_scores_and_loads_with_torchs_safety_check(trained):

@@ -3,10 +3,10 @@
 import json
 import re
 import subprocess
-import sys
 
 import pytest
 from conftest import ROOT
+from warm import warm
 
 from onelayer_lottery.cli import main
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 def run(*words):
     done = subprocess.run(
-        [sys.executable, *map(str, words)],
+        [str(warm("python")), *map(str, words)],
         capture_output=True,
         encoding="utf-8",
         timeout=800,

@@ -11,10 +11,10 @@ import time
 import pytest
 import torch
 
-from onelayer_lottery.checkpoint import load_checkpoint, save_checkpoint
+from onelayer_lottery.checkpoint.reading import load_checkpoint, save_checkpoint
+from onelayer_lottery.checkpoint.torn import ASIDE, LAST, mend_last
 from onelayer_lottery.errors import LotteryError
-from onelayer_lottery.experiments.launch import Submitit
-from onelayer_lottery.torn import ASIDE, LAST, mend_last
+from onelayer_lottery.experiments.sweep.launch import Submitit
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_a_child_ends_with_its_parent_however_early(pause, tmp_path):
     """Killed right after the start too: the child has not run its program yet."""
     script = f"""
 import subprocess, sys, time
-from onelayer_lottery.experiments.orphans import dying_with_parent
+from onelayer_lottery.experiments.sweep.orphans import dying_with_parent
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"],
                          preexec_fn=dying_with_parent())
 open({str(tmp_path / "pid")!r}, "w").write(str(child.pid))

@@ -84,8 +84,8 @@ def svg_texts(text):
 def test_a_line_has_the_mean_of_the_seeds_and_one_deviation(tmp_path):
     from matplotlib import pyplot as plt
 
-    from onelayer_lottery.experiments.figures import plot_by_keep
-    from onelayer_lottery.experiments.panels import read_panels
+    from onelayer_lottery.experiments.plot.figures import plot_by_keep
+    from onelayer_lottery.experiments.plot.panels import read_panels
 
     write_runs(tmp_path)
     (panel,) = read_panels(tmp_path)
@@ -127,8 +127,8 @@ def test_every_figure_of_the_paper_has_a_file_with_a_panel_per_corpus(tmp_path):
 def test_variants_of_one_keep_are_compared_by_loss_and_flip_rate(tmp_path):
     from matplotlib import pyplot as plt
 
-    from onelayer_lottery.experiments.figures import plot_compared, plot_flips
-    from onelayer_lottery.experiments.panels import read_panels
+    from onelayer_lottery.experiments.plot.figures import plot_compared, plot_flips
+    from onelayer_lottery.experiments.plot.panels import read_panels
 
     runs = tmp_path / "runs"
     write_runs(runs, figure=None, keeps=(0.5,))

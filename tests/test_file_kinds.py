@@ -11,11 +11,11 @@ import torch
 from stock import build_tiny, translation_task
 from test_convert import checkpoint_of, dictionaries_of
 
-from onelayer_lottery.checkpoint import is_checkpoint
 from onelayer_lottery.cli import main
+from onelayer_lottery.conversion.from_checkpoint import ticket_from_checkpoint
 from onelayer_lottery.errors import LotteryError
-from onelayer_lottery.export import ticket_from_checkpoint
-from onelayer_lottery.ticket import write_ticket
+from onelayer_lottery.files import is_checkpoint
+from onelayer_lottery.ticket.format import write_ticket
 
 # Low bytes as in a pickle of each protocol, in one of none, and in a zip archive.
 LENGTHS = [*range(0x80, 0x1000, 0x100), 0x10280, 0x10580, 0x4B50]

@@ -5,10 +5,10 @@ import itertools
 import pytest
 import torch
 
-from onelayer_lottery.fitting import fit
-from onelayer_lottery.frozen import frozen_weight
-from onelayer_lottery.mask import top_k_mask, turned
-from onelayer_lottery.modules import draw_scores, first_scales, scaled
+from onelayer_lottery.core.fitting import fit
+from onelayer_lottery.core.frozen import frozen_weight
+from onelayer_lottery.core.mask import flip_signs, top_k_mask
+from onelayer_lottery.core.modules import draw_scores, first_scales, scaled
 
 KINDS = ["none", "tensor", "row", "row-column"]
 
@@ -40,7 +40,7 @@ def test_no_signed_mask_is_closer():
         for mask in itertools.product([-1, 0, 1], repeat=6)
         if sum(map(abs, mask)) == 3
     )
-    found = distance(trained, turned(frozen, scores), scores, [])
+    found = distance(trained, flip_signs(frozen, scores), scores, [])
     torch.testing.assert_close(found, best)
 
 

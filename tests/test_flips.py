@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from onelayer_lottery import MaskedLinear, masked_weight
-from onelayer_lottery.flips import INTERVAL, FlipRate
+from onelayer_lottery.monitoring.flip_rate import INTERVAL, FlipRate
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from onelayer_lottery import frozen
-from onelayer_lottery.frozen import INITS, digest, frozen_weight, normal, uniform
+from onelayer_lottery.core.frozen import digest, frozen_weight, normal, uniform
+from onelayer_lottery.frozen import weights as frozen
+from onelayer_lottery.frozen.weights import INITS
 
 # Golden: these may change only together with STREAM_VERSION.
 GOLDEN = {

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from warm import warm
 
 sys.path.insert(0, str(ROOT))
 
 from fuzz.cases import make_case, unchanged_case
-from fuzz.child import CANARY, INPUTS, MARKER, Child, Limits
+from fuzz.child import CANARY, INPUTS, MARKER, Child, Limits, Work, run_alone
 from fuzz.corpus import make_corpus
 from onelayer_lottery.cli import main
 
@@ -26,7 +27,7 @@ REGRESSIONS = ROOT / "fuzz" / "regressions"
 def fuzz(*arguments):
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     return subprocess.run(
-        [sys.executable, "-m", "fuzz", *map(str, arguments)],
+        [str(warm("python")), "-m", "fuzz", *map(str, arguments)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -71,7 +72,7 @@ def test_unchanged_files_are_read(tmp_path):
         **{"ticket": "restore", "checkpoint": "average", "vectors": "embeddings"},
         **{"grid": "sweep", "results": "plot"},
     }
-    import onelayer_lottery.experiments.report  # noqa: F401  its import writes a cache
+    import onelayer_lottery.experiments.plot.report  # noqa: F401  its import writes a cache
 
     for format, seeds in make_corpus().items():
         for number, seed in enumerate(seeds):
@@ -81,8 +82,8 @@ def test_unchanged_files_are_read(tmp_path):
             words = [case.command, *case.arguments]
             if not words[1].endswith(".txt") and format == "vectors":
                 words += ["--embed-dict", "dict.txt"]
-            child = Child(folder, partial(main, words), prepare=partial(written, case))
-            outcome = child.wait()
+            act, prepare = partial(main, words), partial(written, case)
+            outcome = run_alone(folder, act, prepare=prepare)
             assert outcome.kind == "ok", (seed.name, outcome)
 
 
@@ -187,15 +188,28 @@ def test_the_end_of_a_child_is_classified(act, kind, tmp_path):
         Path(CANARY).write_bytes(b"")
         return b""
 
-    outcome = Child(tmp_path, act, prepare=prepare, limits=limits).wait()
+    outcome = run_alone(tmp_path, act, prepare=prepare, limits=limits)
     assert outcome.kind == kind, outcome
     assert not (tmp_path.parent / "elsewhere").exists()
 
 
-def test_a_traceback_names_the_innermost_frame_of_the_package(tmp_path):
-    from onelayer_lottery.tasks import read_symbols
+def test_a_child_that_dies_leaves_the_cases_that_it_did_not_begin(tmp_path):
+    acts = {"fine": lambda: 0, "fails": fail, "dies": crash, "not begun": lambda: 0}
+    for name in acts:
+        (tmp_path / name).mkdir()
+    child = Child([Work(tmp_path / name, act) for name, act in acts.items()])
+    kinds = []
+    while not child.ended:
+        ended = child.poll(1)
+        kinds += [ended[1].kind] if ended else []
+    assert kinds == ["ok", "traceback", "crash"]
+    assert [work.folder.name for work in child.left] == ["not begun"]
 
-    outcome = Child(tmp_path, lambda: read_symbols("w")).wait()
+
+def test_a_traceback_names_the_innermost_frame_of_the_package(tmp_path):
+    from onelayer_lottery.conversion.tasks import read_symbols
+
+    outcome = run_alone(tmp_path, lambda: read_symbols("w"))
     assert outcome.kind == "traceback"
     assert outcome.frame.startswith(("fairseq/", "onelayer_lottery/"))
     assert "Traceback" in outcome.stderr
@@ -209,5 +223,5 @@ def test_a_child_finds_its_files_and_lines_of_text(tmp_path):
     def act():
         return 0 if (input(), Path("here").read_text()) == ("line", "file") else 1
 
-    assert Child(tmp_path, act, prepare=prepare).wait().kind == "ok"
+    assert run_alone(tmp_path, act, prepare=prepare).kind == "ok"
     assert (tmp_path / INPUTS / "here").exists()

@@ -5,7 +5,6 @@ import os
 import random
 import re
 import subprocess
-import sys
 import zipfile
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +12,7 @@ from typing import NamedTuple
 import grammar
 import pytest
 from conftest import ROOT, USER_DIR, Fairseq
+from warm import warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -24,9 +24,9 @@ SMALL = """
 
 
 def script(name, *words, status=0, stdin=None, **variables):
-    program = ["bash", GLUE / name] if name.endswith(".sh") else [sys.executable]
+    program = ["bash", GLUE / name] if name.endswith(".sh") else [warm("python")]
     program += [] if name.endswith(".sh") else [GLUE / name]
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    path = os.pathsep.join([str(warm("python").parent), os.environ["PATH"]])
     done = subprocess.run(
         [*map(str, program), *map(str, words)],
         capture_output=True,
@@ -35,7 +35,7 @@ def script(name, *words, status=0, stdin=None, **variables):
         env={
             **os.environ,
             **{"OMP_NUM_THREADS": "1", "PATH": path, "PYTHONPATH": str(ROOT)},
-            **{"PYTHON": sys.executable, **variables},
+            **{"PYTHON": str(warm("python")), **variables},
         },
         timeout=500,
         check=False,
@@ -47,7 +47,7 @@ def script(name, *words, status=0, stdin=None, **variables):
 
 def lottery(*words, status=0, stdin=None):
     done = subprocess.run(
-        [sys.executable, "-m", "onelayer_lottery.cli", *map(str, words)],
+        [str(warm("python")), "-m", "onelayer_lottery.cli", *map(str, words)],
         capture_output=True,
         encoding="utf-8",
         input=stdin,
@@ -119,7 +119,7 @@ def train(task, data, save_dir, *flags, updates=6, arch="roberta_onelayer_random
 
 
 def sums(path):
-    from onelayer_lottery.checkpoint import load_checkpoint
+    from onelayer_lottery.checkpoint.reading import load_checkpoint
 
     return load_checkpoint(path)["model"]
 

@@ -6,9 +6,9 @@ import time
 import pytest
 
 from onelayer_lottery.errors import LotteryError
-from onelayer_lottery.experiments.commands import task_of
-from onelayer_lottery.experiments.flags import check_flags
-from onelayer_lottery.experiments.grid import read_grid
+from onelayer_lottery.experiments.sweep.commands import task_of
+from onelayer_lottery.experiments.sweep.flags import check_flags
+from onelayer_lottery.experiments.sweep.grid import read_grid
 
 BASE = "base: {arch: transformer}\n"
 ONE = BASE + "variants: {a: {}}\n"
@@ -170,6 +170,7 @@ BAD = {
     "figure: .inf": "figure is inf; give a whole number from 1 to 10000",
     "figure: " + "9" * 100_000: "line 1: a number has 100,000 digits",
     "figure: 0x" + "f" * 100_000: "line 1: a number has 100,002 digits",
+    "x" * 201 + ": 1": "line 1: a name has 201 characters; give at most 200",
     "figure: 99999999999999999999": "figure is 99999999999999999999; give a whole",
     "1: x": "unknown key 1; known are",
     "? [a, b]\n: c": "line 1: a key is a list or a mapping; give a name",
@@ -258,7 +259,7 @@ def test_a_reference_may_be_in_a_folder_of_the_data(read, data):
 
 
 def test_the_data_are_read_once_for_all_variants(read, monkeypatch):
-    from onelayer_lottery.experiments import grid
+    from onelayer_lottery.experiments.sweep import grid
 
     digest, seen = grid.data_digest, []
     monkeypatch.setattr(

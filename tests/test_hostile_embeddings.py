@@ -8,7 +8,8 @@ from argparse import Namespace
 import pytest
 import torch
 
-from onelayer_lottery.embeddings import read_positions, read_vectors
+from onelayer_lottery.embeddings.checkpoint_file import read_positions
+from onelayer_lottery.embeddings.reading import read_vectors
 from onelayer_lottery.errors import LotteryError
 
 NAME = "encoder.embed_tokens.weight"

@@ -3,17 +3,17 @@
 import re
 import shutil
 import subprocess
-import sys
 
 import pytest
 import torch
 from conftest import ROOT
+from warm import warm
 
-from onelayer_lottery.checkpoint import load_checkpoint
+from onelayer_lottery.checkpoint.reading import load_checkpoint
 from onelayer_lottery.cli import main
-from onelayer_lottery.fitting import fit
-from onelayer_lottery.frozen import frozen_weight
-from onelayer_lottery.modules import first_scales
+from onelayer_lottery.core.fitting import fit
+from onelayer_lottery.core.frozen import frozen_weight
+from onelayer_lottery.core.modules import first_scales
 
 SIGNED = ("--mask-init", "signed-constant")
 
@@ -86,7 +86,7 @@ def test_the_preset_from_dense_starts_from_a_model(fairseq, dense):
 def script(name, *words):
     path = ROOT / "examples" / "learning" / f"{name}.py"
     return subprocess.run(
-        [sys.executable, path, *map(str, words)],
+        [str(warm("python")), path, *map(str, words)],
         capture_output=True,
         encoding="utf-8",
         check=False,
@@ -135,14 +135,29 @@ def test_targets_become_the_translations_of_a_teacher(fairseq, dense):
     fairseq.train(out, "from-translations", "--max-update", 1)
 
 
-def test_masks_that_were_left_out_can_be_tried_again(fairseq, monkeypatch):
-    monkeypatch.setenv("PYTHON", sys.executable)
+def test_what_branches_add_to_the_residual_is_measured(fairseq, trained):
+    data = fairseq.folder / "data-bin"
+    done = script("residuals", trained / "checkpoint_best.pt", data)
+    assert done.returncode == 0, done.stderr
+    rows = [row.split(" | ") for row in done.stdout.splitlines()[2:]]
+    assert len(rows) == 2 * (2 + 3)  # branches of a layer, at the start and trained
+    ratios = [[float(cell.strip(" |")) for cell in row[1:]] for row in rows]
+    assert all(len(row) == 2 and min(row) > 0 for row in ratios)
+    assert ratios[0::2] != ratios[1::2]
+
+
+def test_rejected_methods_can_be_tried_again(fairseq, trained, monkeypatch):
+    monkeypatch.setenv("PYTHON", str(warm("python")))
+    # Another model in fairseq's default folder: the script must not resume from it.
+    last = fairseq.folder / "checkpoints" / "checkpoint_last.pt"
+    last.parent.mkdir(exist_ok=True)
+    shutil.copy(trained / "checkpoint_last.pt", last)
     as_ever = "mean:0"
     methods = ("coats:2", "frozen:0.5", "global", "mean:0.5", "holding:0.5", as_ever)
     losses = {}
     for method in methods:
         done = fairseq.run(
-            ROOT / "examples" / "learning" / "left_out.sh",
+            ROOT / "examples" / "learning" / "rejected_methods.sh",
             *("data-bin", method, 1, "--max-update", 3, "--warmup-updates", 0),
             user_dir=False,
         )
@@ -248,4 +263,4 @@ def test_a_model_of_other_dictionaries_is_refused(fairseq, dense, flags, tmp_pat
     assert flags[-1] in done.log
     assert "Traceback" not in done.log
     done = fairseq.train("data-bin", tmp_path / "same", *flags, dense)
-    assert "order of symbols is trusted" not in done.log
+    assert "taken in the task's order" not in done.log

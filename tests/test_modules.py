@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from onelayer_lottery import MaskedEmbedding, MaskedLinear, masked_weight, top_k_mask
-from onelayer_lottery import modules as modules_module
-from onelayer_lottery.mask import _StraightThrough, write_masked
-from onelayer_lottery.modules import (
+from onelayer_lottery.core import methods, reference
+from onelayer_lottery.core.mask import _StraightThrough, write_masked
+from onelayer_lottery.core.modules import (
     Frozen,
     FrozenLinear,
     MaskedWeight,
@@ -40,7 +40,7 @@ def count_masks(monkeypatch):
         calls.append(scores.shape)
         return write_masked(scores, *rest, **named)
 
-    monkeypatch.setattr(modules_module, "write_masked", counted)
+    monkeypatch.setattr(methods, "write_masked", counted)
     return calls
 
 
@@ -51,6 +51,33 @@ def test_the_output_is_that_of_frozen_times_mask():
     expected = x @ (layer.masked.frozen.weight * mask).T
     torch.testing.assert_close(layer(x), expected)
     assert int(mask.sum()) == 24
+
+
+@pytest.mark.parametrize("method", ["topk", "signed"])
+@pytest.mark.parametrize("anneal", [0, 4])
+def test_weight_and_gradient_are_those_of_the_reference(method, anneal):
+    """Through updates, in which the mask hardens and the last threshold is a hint."""
+    weight = masked_weight((24, 32), keep=0.3, method=method, anneal=anneal)
+    frozen, generator = weight.frozen.weight, torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        weight.scores[0, :2] = torch.tensor([0.0, -0.0])
+    for update in range(6):
+        weight.set_num_updates(update)
+        softness = max(0.0, 1 - update / anneal) if anneal else 0.0
+        scores = weight.scores.detach().clone().requires_grad_()
+        expected = reference.effective_weight(
+            scores, frozen, keep=0.3, signed=method == "signed", softness=softness
+        )
+        torch.testing.assert_close(weight(), expected, rtol=1e-6, atol=1e-7)
+        if not softness:
+            assert torch.equal(weight(), expected)
+        upstream = torch.randn(24, 32, generator=generator)
+        expected.backward(upstream)
+        weight.scores.grad = None
+        weight().backward(upstream)
+        assert torch.equal(weight.scores.grad, scores.grad)
+        with torch.no_grad():
+            weight.scores -= 0.01 * weight.scores.grad
 
 
 def test_an_embedding_looks_up_the_effective_matrix():
@@ -103,7 +130,7 @@ def test_a_weight_used_twice_passes_its_gradient_on_once(monkeypatch):
 
 
 def test_a_signed_mask_turns_weights_and_learns_which():
-    weight = masked_weight((6, 8), signed=True)
+    weight = masked_weight((6, 8), method="signed")
     scores, frozen = weight.scores, weight.frozen.weight
     expected = frozen * top_k_mask(scores, 0.5) * scores.detach().sign()
     assert torch.equal(weight().detach(), expected)
@@ -114,12 +141,12 @@ def test_a_signed_mask_turns_weights_and_learns_which():
     assert torch.equal(scores.grad, slope * frozen)
 
 
-@pytest.mark.parametrize("signed", [False, True])
-def test_larger_first_scores_are_a_smaller_learning_rate(signed):
+@pytest.mark.parametrize("method", ["topk", "signed"])
+def test_larger_first_scores_are_a_smaller_learning_rate(method):
     """So that the scale of the first scores need not be a flag."""
 
     def weights_after_training(factor):
-        masked = masked_weight((24, 32), anneal=8, signed=signed)
+        masked = masked_weight((24, 32), anneal=8, method=method)
         with torch.no_grad():
             masked.scores.mul_(factor)
         layer = MaskedLinear(masked)
@@ -140,7 +167,7 @@ def test_larger_first_scores_are_a_smaller_learning_rate(signed):
 
 
 def test_a_soft_signed_mask_has_the_signs_of_the_scores():
-    weight = masked_weight((6, 8), signed=True, anneal=10)
+    weight = masked_weight((6, 8), method="signed", anneal=10)
     weight.set_num_updates(0)
     factor = weight().detach() / weight.frozen.weight
     assert torch.equal(factor.sign(), weight.scores.detach().sign())
@@ -157,7 +184,7 @@ def test_a_mask_hardens_during_training_and_is_hard_in_evaluation():
 
     assert away(0) > away(5) > away(9) > 0
     assert away(10) == away(11) == 0
-    assert weight._softness == 0  # never less, for those who mix with it
+    assert weight.softness == 0  # never less, for those who mix with it
     assert away(5) > 0
     weight.eval()
     assert away(5) == 0

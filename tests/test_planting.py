@@ -8,14 +8,11 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from stock import batch, build, build_tiny, dictionary, translation_task
 from torch import nn
 
-from onelayer_lottery.config import MaskConfig
-from onelayer_lottery.frozen import frozen_weight
-from onelayer_lottery.planting import (
-    frozen_tensors,
-    masked_weights,
-    plant,
-)
-from onelayer_lottery.roles import role_of
+from onelayer_lottery.core.frozen import frozen_weight
+from onelayer_lottery.planting.config import MaskConfig
+from onelayer_lottery.planting.contents import frozen_tensors, masked_weights
+from onelayer_lottery.planting.plant import plant
+from onelayer_lottery.planting.roles import role_of
 
 IWSLT = (8848, 6632)
 WMT = (41000, 41000)

@@ -8,11 +8,12 @@ import pytest
 import torch
 from stock import build, build_roberta, build_tiny, translation_task
 
-from onelayer_lottery.branches import residual_branches
-from onelayer_lottery.config import PRESETS
-from onelayer_lottery.gains import gain_of, gains_text, parse_gains
-from onelayer_lottery.planting import masked_weights
-from onelayer_lottery.progress import Progress, word_entropy
+from onelayer_lottery.frozen.gains import gain_of, gains_text, parse_gains
+from onelayer_lottery.identity import signature_of
+from onelayer_lottery.monitoring.branches import residual_branches
+from onelayer_lottery.monitoring.progress import Progress, word_entropy
+from onelayer_lottery.planting.contents import masked_weights
+from onelayer_lottery.planting.presets import PRESETS
 
 SHAPES = {
     128: "transformer_onelayer_random_tiny",
@@ -116,7 +117,7 @@ def test_best_shrinks_branches_with_depth_and_not_queries_and_keys():
             ratio = theirs.frozen.weight.abs().max() / ours.frozen.weight.abs().max()
             assert ratio == pytest.approx(0.5, rel=1e-3)
     assert "q=0.5,k=0.5,v=0.25,out=0.25,fc1=0.25,fc2=0.25" in (
-        deep.mask_config.signature()
+        signature_of(vars(deep.mask_config))
     )
 
 
@@ -198,7 +199,7 @@ def test_the_log_says_what_branches_add_to_the_residual(
         attention, rel=0.05
     )
     assert found["decoder feed-forward"] == pytest.approx(feed_forward, rel=0.15)
-    assert "variance of residual branches at the start, of input 1: encoder" in (
+    assert "variance of residual branches at the start, for an input of variance 1" in (
         caplog.text
     )
     warned = "nothing was learned above 1.5; lower --mask-gain" in caplog.text
@@ -225,7 +226,7 @@ def test_a_loss_of_word_frequencies_is_told_once():
     assert not progress.is_due(249)
     assert progress.is_due(250)
     said = progress.of_loss(1.4, 250)
-    assert said.startswith("after 250 updates the loss is 1.40 bits, and knowing only")
+    assert said.startswith("after 250 updates the loss is 1.40 bits, and word freq")
     assert not progress.is_due(251)
     assert Progress(entropy, max_update=1000).of_loss(1.2, 250) is None
     assert not Progress(None, max_update=0).is_due(5000)
@@ -235,7 +236,7 @@ def test_a_flip_rate_that_explodes_is_told_once():
     progress = Progress(None, max_update=0)
     assert progress.of_flips(0.02, 100) is None
     assert progress.of_flips(0.25, 200).startswith(
-        "update 200 turned 25.0% of all mask"
+        "update 200 flipped 25.0% of all mask"
     )
     assert progress.of_flips(0.25, 300) is None
 
@@ -279,5 +280,5 @@ def test_a_training_that_learns_nothing_says_so(fairseq, tmp_path):
         *("--max-update", 205, "--max-tokens", 200, "--no-save"),
         *("--disable-validation", "--log-interval", 7),
     )
-    assert done.log.count("how frequent each word is gives") == 1
+    assert done.log.count("word frequencies alone give") == 1
     assert "adds a variance of 4" in done.log

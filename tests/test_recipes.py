@@ -6,13 +6,12 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 import tarfile
-from pathlib import Path
 
 import grammar
 import pytest
 from conftest import ROOT, USER_DIR
+from warm import warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -22,7 +21,7 @@ LINES = 300
 def prepare(recipe, *arguments, status=0, env=None):
     done = subprocess.run(
         [
-            sys.executable,
+            warm("python"),
             ROOT / "examples" / recipe / "prepare.py",
             *map(str, arguments),
         ],
@@ -164,7 +163,7 @@ def bible(pairs, tmp_path):
 def test_a_recipe_prepares_a_sample_and_goes_on_from_what_is_there(
     recipe, pair, splits, request, tmp_path
 ):
-    from onelayer_lottery.experiments.size import data_sizes
+    from onelayer_lottery.experiments.sweep.size import data_sizes
 
     source, out = request.getfixturevalue(recipe), tmp_path / "out"
     arguments = ["--source", source, "--out", out, "--sample", "--subwords", 300]
@@ -249,7 +248,7 @@ def test_the_multi30k_recipe_runs_as_written(multi30k, tmp_path):
     assert len(lines) == 3
     small = " --max-update 2 --encoder-layers 1 --decoder-layers 1 --cpu"
     script = "\n".join(["set -e", lines[0] + small, *lines[1:]])
-    bin_folder = str(Path(sys.executable).parent)
+    bin_folder = warm("python").parent
     done = subprocess.run(
         [
             "bash",

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from conftest import ROOT
+from warm import warm
 
 sys.path.insert(0, str(ROOT / "examples" / "reservoir"))
 
@@ -47,7 +48,7 @@ def test_the_script_prints_a_table_and_draws_what_is_there(tmp_path):
     (tmp_path / "times.json").write_text(json.dumps(times), encoding="utf-8")
     words = [FOLDER / "curves.py", tmp_path, tmp_path / "times.json", "-o", tmp_path]
     done = subprocess.run(
-        [sys.executable, *map(str, words)],
+        [str(warm("python")), *map(str, words)],
         capture_output=True,
         encoding="utf-8",
         check=True,
@@ -80,7 +81,7 @@ def test_the_grid_is_accepted_and_its_variants_are_timed(fairseq, tmp_path):
     assert done.out.count("fairseq_cli.train") == 18
     times = tmp_path / "times.json"
     words = [FOLDER / "times.py", data, "-o", times, "--rounds", 2]
-    subprocess.run([sys.executable, *map(str, words)], check=True, timeout=500)
+    subprocess.run([str(warm("python")), *map(str, words)], check=True, timeout=500)
     found = json.loads(times.read_text())
     names = re.findall(r"^  ([a-z-]+): \{", grid.read_text(), re.MULTILINE)
     assert list(found["seconds"]) == names

@@ -5,24 +5,27 @@ import json
 from argparse import Namespace
 from io import StringIO
 
+import numpy as np
 import pytest
 import torch
 from fairseq.data.encoders.gpt2_bpe_utils import bytes_to_unicode
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from stock import batch, build_roberta, build_tiny, dictionary, sentence_task
 
-from onelayer_lottery.classify import Classifier
-from onelayer_lottery.convert import (
+from onelayer_lottery.conversion.from_checkpoint import (
+    ticket_from_checkpoint,
+)
+from onelayer_lottery.conversion.tasks import Dictionaries, find_dictionaries
+from onelayer_lottery.conversion.to_checkpoint import (
     baked_checkpoint,
-    baked_model,
     checkpoint_from_ticket,
 )
+from onelayer_lottery.conversion.to_model import baked_model
 from onelayer_lottery.errors import LotteryError
-from onelayer_lottery.export import find_dictionaries, ticket_from_checkpoint
-from onelayer_lottery.planting import masked_weights
-from onelayer_lottery.subwords import build_bpe, read_bpe
-from onelayer_lottery.tasks import Dictionaries
-from onelayer_lottery.ticket import Bpe, TicketError, read_ticket, write_ticket
+from onelayer_lottery.planting.contents import masked_weights
+from onelayer_lottery.runtime.classifier import Classifier
+from onelayer_lottery.text.subwords import build_bpe, read_bpe
+from onelayer_lottery.ticket.format import Bpe, TicketError, read_ticket, write_ticket
 
 HEAD = "classification_heads.sentence"
 EMBED = "encoder.sentence_encoder.embed_tokens"
@@ -359,7 +362,7 @@ def test_too_long_a_pair_is_cut_with_a_warning():
     long = [("w1 " * 20, "w2 w3")]
     found = classifier.scores(long, warn=said.append)
     assert "a pair of 26 symbols is longer than the 16 that the model" in said[0]
-    assert torch.equal(found, classifier.scores([("w1 " * 10, "w2 w3")]))
+    assert np.array_equal(found, classifier.scores([("w1 " * 10, "w2 w3")]))
 
 
 def test_an_empty_sentence_is_refused():

@@ -17,17 +17,18 @@ import torch
 from stock import build_roberta, translation_task
 from test_convert import checkpoint_of, dictionaries_of, trained_model
 
-from onelayer_lottery.checkpoint import load_checkpoint
+from onelayer_lottery.checkpoint.reading import load_checkpoint
 from onelayer_lottery.cli import main
-from onelayer_lottery.configuration import MODEL, TASK
-from onelayer_lottery.convert import baked_model, checkpoint_from_ticket
+from onelayer_lottery.conversion.from_checkpoint import ticket_from_checkpoint
+from onelayer_lottery.conversion.to_checkpoint import checkpoint_from_ticket
+from onelayer_lottery.conversion.to_model import baked_model
+from onelayer_lottery.core.frozen import digest, frozen_weight
 from onelayer_lottery.errors import LotteryError
-from onelayer_lottery.export import ticket_from_checkpoint
-from onelayer_lottery.frozen import digest, frozen_weight
-from onelayer_lottery.inspection import inspect_ticket
-from onelayer_lottery.subwords import build_bpe
-from onelayer_lottery.ticket import Bpe, TicketError, write_ticket
-from onelayer_lottery.translate import load_ticket
+from onelayer_lottery.inference.engines import load_ticket
+from onelayer_lottery.text.subwords import build_bpe
+from onelayer_lottery.ticket.configuration import MODEL, TASK
+from onelayer_lottery.ticket.format import Bpe, TicketError, write_ticket
+from onelayer_lottery.ticket.inspection import inspect_ticket
 
 CODE = "[__import__('os').system('touch PWNED'), 100]"
 
@@ -309,7 +310,7 @@ def test_mutated_numpy_objects_never_crash_the_interpreter(tmp_path):
     script = """
 import io, pickle, random, sys
 import numpy as np, torch
-import onelayer_lottery
+import onelayer_lottery.plugin
 state = {"a": np.float64(3.5), "b": np.arange(6.0)}
 file = io.BytesIO()
 torch.save(state, file, _use_new_zipfile_serialization=False)

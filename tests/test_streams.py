@@ -8,9 +8,10 @@ import pytest
 from conftest import ROOT
 from stock import build_tiny, translation_task
 from test_convert import checkpoint_of, dictionaries_of
+from warm import warm
 
-from onelayer_lottery.export import ticket_from_checkpoint
-from onelayer_lottery.ticket import write_ticket
+from onelayer_lottery.conversion.from_checkpoint import ticket_from_checkpoint
+from onelayer_lottery.ticket.format import write_ticket
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -37,7 +38,8 @@ def folder(tmp_path_factory):
 
 
 def run(folder, line, *, stdin="w1 w2\n"):
-    command = f"{sys.executable} -m onelayer_lottery.cli {line}"
+    python = sys.executable if "&-" in line else warm("python")  # closed, or not
+    command = f"{python} -m onelayer_lottery.cli {line}"
     return subprocess.run(
         ["bash", "-c", command],
         cwd=folder,

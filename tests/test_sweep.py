@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, SPLITS
+from warm import warm
 
 from onelayer_lottery.cli import main
 
@@ -69,8 +70,8 @@ def grid(data, tmp_path):
     return write
 
 
-def words(*arguments):
-    return [sys.executable, "-m", "onelayer_lottery.cli", *map(str, arguments)]
+def words(*arguments, python=sys.executable):
+    return [str(python), "-m", "onelayer_lottery.cli", *map(str, arguments)]
 
 
 def environment(**extra):
@@ -78,9 +79,9 @@ def environment(**extra):
     return {**os.environ, "PYTHONPATH": path, **extra}
 
 
-def sweep(*arguments, status=0, **extra):
+def sweep(*arguments, status=0, python=None, **extra):
     done = subprocess.run(
-        words("sweep", *arguments),
+        words("sweep", *arguments, python=python or warm("python")),
         capture_output=True,
         encoding="utf-8",
         env=environment(**extra),
@@ -173,7 +174,7 @@ D-0\t-0.5\tthe first sentence is wrong.
 
 def test_rounded_dense_models_are_put_beside_tickets_by_bytes(swept, tmp_path):
     script = ROOT / "examples" / "learning" / "by_bytes.py"
-    call = [sys.executable, str(script), str(swept[1]), "-o", str(tmp_path)]
+    call = [str(warm("python")), str(script), str(swept[1]), "-o", str(tmp_path)]
     done = subprocess.run(call, capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     rows = [line.split(" | ") for line in done.stdout.splitlines()[2:]]
@@ -191,7 +192,7 @@ def test_rounded_dense_models_are_put_beside_tickets_by_bytes(swept, tmp_path):
 
 def test_a_table_has_a_line_for_each_model_of_a_sweep(swept):
     script = ROOT / "examples" / "learning" / "table.py"
-    call = [sys.executable, str(script), str(swept[1])]
+    call = [str(warm("python")), str(script), str(swept[1])]
     done = subprocess.run(call, capture_output=True, encoding="utf-8", check=True)
     lines = done.stdout.splitlines()[2:]
     losses = [min(p["nll_loss"] for p in run["curve"]) for run in results(swept[1])]
@@ -212,7 +213,7 @@ def test_a_table_has_a_line_for_each_model_of_a_sweep(swept):
 def test_bleu_is_of_the_generated_lines_in_the_order_of_the_test_set(tmp_path):
     import sacrebleu
 
-    from onelayer_lottery.experiments.score import bleu_of
+    from onelayer_lottery.experiments.sweep.score import bleu_of
 
     log, reference = tmp_path / "generate.log", tmp_path / "reference.en"
     log.write_text(GENERATED)
@@ -232,7 +233,7 @@ def test_bleu_is_of_the_generated_lines_in_the_order_of_the_test_set(tmp_path):
 
 def test_sentences_that_were_not_translated_are_missed(tmp_path):
     from onelayer_lottery.errors import LotteryError
-    from onelayer_lottery.experiments.score import bleu_of
+    from onelayer_lottery.experiments.sweep.score import bleu_of
 
     log, reference = tmp_path / "generate.log", tmp_path / "reference.en"
     log.write_text(GENERATED)
@@ -244,7 +245,7 @@ def test_sentences_that_were_not_translated_are_missed(tmp_path):
 
 
 def test_flip_rates_are_read_by_update_from_the_lines_that_have_one():
-    from onelayer_lottery.experiments.score import flips_of
+    from onelayer_lottery.experiments.sweep.score import flips_of
 
     log = "\n".join(
         f"2026 | INFO | train_inner | {json.dumps(values)}"
@@ -278,7 +279,7 @@ def test_a_reader_that_has_seen_enough_gets_no_traceback(grid, tmp_path):
 
 
 def test_a_curve_has_each_update_once_after_a_resumption():
-    from onelayer_lottery.experiments.score import curve_of
+    from onelayer_lottery.experiments.sweep.score import curve_of
 
     line = (
         'x | INFO | valid | {"epoch": %d, "valid_loss": "9", "valid_nll_loss": "%s",'
@@ -292,7 +293,7 @@ def test_a_curve_has_each_update_once_after_a_resumption():
 
 
 def test_seconds_before_an_interruption_count():
-    from onelayer_lottery.experiments.score import wall_seconds
+    from onelayer_lottery.experiments.sweep.score import wall_seconds
 
     inner = '{"num_updates": "%d", "train_wall": "9", "wall": "%d"}\n'
     epoch = (
@@ -336,7 +337,7 @@ def test_a_needed_run_whose_checkpoint_is_gone_runs_again(swept, tmp_path, left)
         (out / dense["folder"] / "checkpoint_best.pt").unlink()
     done = sweep(path, "--out", out, "--jobs", 2)
     assert "dense-seed-1" in done.stderr
-    assert "runs again: its checkpoint is needed, and gone" in done.stderr
+    assert "runs again: its checkpoint is needed, but missing" in done.stderr
     again = [r for r in results(out) if r["variant"] == "dense"]
     assert [r["bleu"] for r in again] == [dense["bleu"]] * 2
     assert [len(r["curve"]) for r in again] == [len(dense["curve"])] * 2
@@ -488,6 +489,7 @@ def test_submitit_runs_the_same_grid(grid, tmp_path):
     sweep(
         path,
         *("--out", out, "--launcher", "local", "--launcher-option", "timeout_min=20"),
+        python=sys.executable,  # submitit starts it again in the job
         # What a job of a cluster may see; no run must take it for its own.
         **{"MASTER_ADDR": "x", "MASTER_PORT": "1", "WORLD_SIZE": "8", "RANK": "3"},
     )
@@ -596,7 +598,7 @@ def test_a_disk_that_fills_up_during_a_run_stops_the_sweep(grid, tmp_path):
         check=False,
     )
     assert done.returncode == 1
-    assert "No space left on device; call the sweep again" in done.stderr
+    assert "No space left on device; fix that and run" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -619,7 +621,7 @@ def test_the_grids_of_the_figures_are_accepted(path, data, tmp_path, capsys):
 
 
 def test_the_table_of_grids_counts_their_runs(data):
-    from onelayer_lottery.experiments.grid import read_grid
+    from onelayer_lottery.experiments.sweep.grid import read_grid
 
     folder = ROOT / "examples" / "grids"
     table = (folder / "README.md").read_text("utf-8")

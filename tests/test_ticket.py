@@ -17,18 +17,19 @@ import torch
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from onelayer_lottery import container
+from onelayer_lottery.core.frozen import digest, frozen_weight
+from onelayer_lottery.core.mask import top_k_mask
 from onelayer_lottery.errors import LotteryError
-from onelayer_lottery.frozen import STREAM_VERSION, digest, frozen_weight
-from onelayer_lottery.mask import top_k_mask
-from onelayer_lottery.ticket import (
+from onelayer_lottery.frozen.weights import STREAM_VERSION
+from onelayer_lottery.ticket import container
+from onelayer_lottery.ticket.format import (
     Bpe,
     FrozenTensor,
     MaskedTensor,
     Ticket,
     TicketError,
     read_ticket,
-    stored_bytes,
+    ticket_bytes,
     write_ticket,
 )
 
@@ -237,7 +238,7 @@ def test_signs_come_back_and_cost_one_bit_for_each_kept_weight(tmp_path):
     write_ticket(ticket, tmp_path / "signed.ticket")
     again = read_ticket(tmp_path / "signed.ticket")
     assert same(ticket, again)
-    assert stored_bytes(tmp_path / "signed.ticket")[f"signs/{LAYER}"] == 3
+    assert read_ticket(tmp_path / "signed.ticket").stored[f"signs/{LAYER}"] == 3
     factors = again.masks[LAYER].factors()
     assert factors[masked.mask].tolist() == [-1 if s else 1 for s in masked.signs]
     assert not factors[~masked.mask].any()
@@ -269,7 +270,7 @@ def test_a_ticket_may_be_nearly_empty(tmp_path):
     before = Ticket(0, "signed-constant", "full", 1.0, 1, {}, {}, {}, {}, {}, {})
     write_ticket(before, tmp_path / "a.ticket")
     assert same(read_ticket(tmp_path / "a.ticket"), before)
-    assert stored_bytes(tmp_path / "a.ticket") == {}
+    assert read_ticket(tmp_path / "a.ticket").stored == {}
 
 
 def test_what_is_read_may_be_changed(tmp_path):
@@ -341,9 +342,9 @@ def test_digests_in_the_file_are_the_documented_ones(content):
         assert hashlib.sha256(data[start:end]).hexdigest() == expected
 
 
-def test_stored_bytes_are_those_of_the_payloads(content, tmp_path):
+def test_a_ticket_knows_the_bytes_of_its_payloads(content, tmp_path):
     (tmp_path / "a.ticket").write_bytes(content)
-    sizes = stored_bytes(tmp_path / "a.ticket")
+    sizes = read_ticket(tmp_path / "a.ticket").stored
     assert sizes[f"mask/{EMBEDDING}"] == 13
     assert sizes["values/encoder.embed_tokens"] == 12
     assert sizes["bpe"] == 7
@@ -362,8 +363,9 @@ def test_a_ticket_of_masks_is_hardly_larger_than_their_bits(keep, bits, tmp_path
     }
     before.tied, before.dense, before.bpe = {}, {}, None
     size = write_ticket(before, tmp_path / "a.ticket")
+    assert ticket_bytes(before) == size == (tmp_path / "a.ticket").stat().st_size
     positions = len(layers) * 512 * 512
-    payload = sum(stored_bytes(tmp_path / "a.ticket").values())
+    payload = sum(read_ticket(tmp_path / "a.ticket").stored.values())
     assert payload < 1.02 * bits * positions / 8
     assert size - payload < 0.02 * positions / 8
     assert same(read_ticket(tmp_path / "a.ticket"), before)
@@ -560,9 +562,8 @@ def test_a_file_that_is_not_there_or_not_a_file_is_named(tmp_path):
         (tmp_path / ("x" * 300), "File name too long|does not exist"),
         ("/dev/zero", "is not a file"),
     ):
-        for function in (read_ticket, stored_bytes):
-            with pytest.raises(TicketError, match=f"^cannot read .*: .*({message})"):
-                function(path)
+        with pytest.raises(TicketError, match=f"^cannot read .*: .*({message})"):
+            read_ticket(path)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
@@ -609,13 +610,13 @@ def test_other_files_are_not_tickets(tmp_path, refusal):
 
 def test_another_version_is_told_before_anything_else(content, refusal):
     header, data = split(content)
-    header["__metadata__"]["version"] = "2"
+    header["__metadata__"]["version"] = "3"
     message = (
-        "it was written by a newer version: format 2, this reads 1; upgrade"
+        "it was written by a newer version: format 3, this reads 2; upgrade"
         " onelayer_lottery"
     )
     assert message in refusal(join(header, data, resign=False))
-    header["__metadata__"] = {"format": "onelayer_lottery.ticket", "version": "2"}
+    header["__metadata__"] = {"format": "onelayer_lottery.ticket", "version": "3"}
     assert message in refusal(join(header, b"", resign=False))
     for version in ("0", "01", "1.5", "", "1" * 5000, 1, None, ["1"]):
         header["__metadata__"]["version"] = version

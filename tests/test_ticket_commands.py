@@ -6,12 +6,11 @@ import re
 import resource
 import signal
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from conftest import SPLITS
+from warm import real, warm
 
 import onelayer_lottery
 from onelayer_lottery.cli import main
@@ -19,9 +18,9 @@ from onelayer_lottery.cli import main
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-def tool(*words, **options):
+def tool(*words, start=warm, **options):
     """Run onelayer-lottery as a process of its own."""
-    command = [Path(sys.executable).parent / "onelayer-lottery", *words]
+    command = [start("onelayer-lottery"), *words]
     return subprocess.run(
         [str(word) for word in command],
         capture_output=True,
@@ -36,7 +35,7 @@ def answering(ticket):
     """Start translate, its input left open, and wait for its first answer."""
     process = subprocess.Popen(
         [
-            str(Path(sys.executable).parent / "onelayer-lottery"),
+            str(real("onelayer-lottery")),
             "translate",
             str(ticket),
         ],
@@ -132,7 +131,7 @@ def test_raw_text_is_translated_with_the_subword_model_inside(fairseq, mean, tic
 def test_a_line_is_answered_before_the_next_one_comes(ticket):
     process = subprocess.Popen(
         [
-            str(Path(sys.executable).parent / "onelayer-lottery"),
+            str(real("onelayer-lottery")),
             "translate",
             str(ticket),
         ],
@@ -242,7 +241,7 @@ def test_nothing_is_left_when_the_disk_is_full(fairseq, mean, ticket, tmp_path):
         ("restore", ticket, tmp_path / "out.pt"),
         ("bake", ticket, tmp_path / "out.pt"),
     ):
-        done = tool(*words, preexec_fn=small_files)
+        done = tool(*words, start=real, preexec_fn=small_files)
         assert done.returncode == 1
         assert "cannot write" in done.stderr
         assert "Traceback" not in done.stderr
@@ -253,7 +252,7 @@ def test_a_killed_export_leaves_the_old_file(fairseq, mean, tmp_path):
     out = tmp_path / "model.ticket"
     out.write_bytes(b"precious")
     data = fairseq.folder / "data-bin"
-    command = [Path(sys.executable).parent / "onelayer-lottery", "ticket", mean, out]
+    command = [real("onelayer-lottery"), "ticket", mean, out]
     command += ["--force", "--data", data]
     for delay in (0.5, 1.5, 2.5):
         process = subprocess.Popen([str(word) for word in command])
@@ -272,7 +271,7 @@ def test_a_reader_that_leaves_early_is_no_error_of_ours(ticket):
     )
     environment = {
         **os.environ,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PATH": f"{real('bin').parent}:{os.environ['PATH']}",
     }
     done = subprocess.run(
         ["bash", "-c", f"{command} | head -1"],

@@ -20,7 +20,7 @@ from typing import Dict, List
 import grammar
 import sacrebleu
 
-from onelayer_lottery.checkpoint import load_checkpoint
+from onelayer_lottery.checkpoint.reading import load_checkpoint
 
 USER_DIR = Path(__file__).resolve().parents[2] / "onelayer_lottery"
 COMMON = """
@@ -151,6 +151,15 @@ def report(
             print(f"  {model:<18}{hypotheses[number]}")
     results["minutes"] = round(minutes, 1)
     (out / "results.json").write_text(json.dumps(results, indent=2) + "\n")
+    ticket = f"{folder('one-layer random')}.ticket"
+    (out / "examples.de").write_text("\n".join(source[:4]) + "\n", encoding="utf-8")
+    run(
+        out,
+        f"onelayer-lottery page {ticket} -o translator.html --examples examples.de"
+        " --force",
+        log="page",
+    )
+    print(f"\nopen {out / 'translator.html'} in a browser to translate with the ticket")
 
 
 def size(out: Path, model: str) -> Dict[str, int]:

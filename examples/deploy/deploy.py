@@ -1,4 +1,4 @@
-"""Ship a ticket with CTranslate2: bake, convert, translate; compare with fairseq.
+"""Export a ticket to CTranslate2, translate, and compare with fairseq.
 
     python examples/deploy/deploy.py model.ticket data-bin text.de
 
@@ -18,10 +18,6 @@ from pathlib import Path
 from typing import List, NamedTuple
 
 BEAM = 5
-
-# On CPUs without VNNI, oneDNN's int8 products saturate when all weights of a row have
-# the largest magnitude, as those of --mask-init signed-constant do. MKL's do not.
-os.environ.setdefault("CT2_USE_MKL", "1")
 
 
 class Row(NamedTuple):
@@ -46,12 +42,9 @@ def main() -> None:
     rows = [by_fairseq(baked, options.data, source)]
     for quantization in ("float32", "int8"):
         folder = options.out / f"ctranslate2-{quantization}"
-        languages = language_pair(options.data)
         run(
-            *("ct2-fairseq-converter", "--model_path", baked, "--force"),
-            *("--data_dir", options.data, "--output_dir", folder),
-            *("--source_lang", languages[0], "--target_lang", languages[1]),
-            *("--quantization", quantization),
+            *("onelayer-lottery", "export", options.ticket, folder, "--force"),
+            *("--to", "ctranslate2", "--compute", quantization),
         )
         rows.append(by_ctranslate2(folder, source, quantization))
     report(options.ticket, rows)
@@ -72,7 +65,7 @@ def by_fairseq(baked: Path, data: Path, source: List[str]) -> Row:
 
 
 def by_ctranslate2(folder: Path, source: List[str], quantization: str) -> Row:
-    import ctranslate2  # reads its settings from the environment when it is loaded
+    import ctranslate2
 
     translator = ctranslate2.Translator(
         str(folder), compute_type=quantization, intra_threads=1, inter_threads=1

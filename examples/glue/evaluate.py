@@ -19,12 +19,12 @@ import numpy as np
 import torch
 from fairseq import checkpoint_utils
 
-from onelayer_lottery.checkpoint import load_checkpoint, save_checkpoint
-from onelayer_lottery.convert import baked_checkpoint
+from onelayer_lottery.checkpoint.reading import load_checkpoint, save_checkpoint
+from onelayer_lottery.conversion.to_checkpoint import baked_checkpoint
 from onelayer_lottery.errors import LotteryError
-from onelayer_lottery.framing import ticket_kind
-from onelayer_lottery.tasks import SENTENCE_PREDICTION, read_classes
-from onelayer_lottery.ticket import read_ticket
+from onelayer_lottery.text.dictionary import read_classes
+from onelayer_lottery.ticket.format import read_ticket
+from onelayer_lottery.ticket.tasks import SENTENCE_PREDICTION, task_of_ticket
 
 NAMES = {"valid": "matched (valid)", "valid1": "mismatched (valid1)"}
 
@@ -101,7 +101,7 @@ def load(path: Path, data: Path, *, regression: bool) -> Tuple[Any, Any]:
         is_checkpoint = file.read(2) == b"PK"
     ticket = None if is_checkpoint else read_ticket(path)
     if ticket:
-        flags = {"_name": ticket_kind(ticket).name, **ticket.config["task"]}
+        flags = {"_name": task_of_ticket(ticket).name, **ticket.config["task"]}
     else:
         flags = dict((load_checkpoint(path).get("cfg") or {}).get("task") or {})
     if flags.get("_name") != SENTENCE_PREDICTION.name:

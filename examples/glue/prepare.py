@@ -18,7 +18,7 @@ from typing import Callable, Dict, List, NamedTuple, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "prepare"))
 import corpus
-import tables
+import sentence_pairs
 
 INPUTS = ("input0", "input1")
 SPECIAL = 4  # <s> sentence </s> </s> sentence </s>
@@ -33,7 +33,7 @@ class Example(NamedTuple):
 
 def main() -> None:
     chosen = options()
-    splits = tables.read_splits(chosen)
+    splits = sentence_pairs.read_splits(chosen)
     encode = gpt2(chosen.gpt2_files) if chosen.bpe == "gpt2" else None
     text = {s: [(r.first, r.second) for r in rows] for s, rows in splits.items()}
     if encode:
@@ -151,7 +151,7 @@ def gpt2(folder: Path) -> Callable[[str], str]:
 
 
 def fitted(
-    pair: Tuple[str, str], row: tables.Row, chosen: argparse.Namespace
+    pair: Tuple[str, str], row: sentence_pairs.Row, chosen: argparse.Namespace
 ) -> Tuple[str, str]:
     """The pieces of a pair, if there are not too many; or cut, if that is asked for."""
     first, second = (side.split() for side in pair)

@@ -26,10 +26,10 @@ import matplotlib.pyplot as plt
 from quantise import rounded_model
 from table import with_deviation
 
-from onelayer_lottery.checkpoint import load_checkpoint, save_checkpoint
+from onelayer_lottery.checkpoint.reading import load_checkpoint, save_checkpoint
 from onelayer_lottery.errors import LotteryError
-from onelayer_lottery.experiments.panels import read_panels, spread
-from onelayer_lottery.experiments.score import bleu_of
+from onelayer_lottery.experiments.plot.panels import read_panels, spread
+from onelayer_lottery.experiments.sweep.score import bleu_of
 
 BITS = (8, 4)
 MARKERS = {"fp32": "s", "8 bits": "o", "4 bits": "^", "ticket": "*"}

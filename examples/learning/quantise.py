@@ -16,7 +16,7 @@ from typing import Dict, Tuple
 
 from torch import Tensor
 
-from onelayer_lottery.checkpoint import load_checkpoint, save_checkpoint
+from onelayer_lottery.checkpoint.reading import load_checkpoint, save_checkpoint
 from onelayer_lottery.errors import LotteryError
 
 

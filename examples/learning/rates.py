@@ -20,7 +20,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from onelayer_lottery.experiments.figures import COLOURS, MARKERS
+from onelayer_lottery.experiments.plot.figures import COLOURS, MARKERS
 from onelayer_lottery.experiments.results import read_results
 
 logging.getLogger("matplotlib").setLevel(logging.WARNING)  # fairseq turns it up

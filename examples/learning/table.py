@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List
 
 from onelayer_lottery.errors import LotteryError
-from onelayer_lottery.experiments.panels import Line, read_panels, spread
+from onelayer_lottery.experiments.plot.panels import Line, read_panels, spread
 
 HEAD = ("", "seeds", "valid nll_loss", "BLEU", "bytes", "first flip rate", "last")
 

@@ -30,7 +30,8 @@ from fairseq.tasks import setup_task
 from fairseq.trainer import Trainer
 
 import onelayer_lottery  # noqa: F401  registers the architectures
-from onelayer_lottery.experiments.grid import Run, read_grid, words_of
+from onelayer_lottery.experiments.sweep.grid import read_grid
+from onelayer_lottery.experiments.sweep.runs import Run, words_of
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 

@@ -1,1 +1,1 @@
-"""Experiments: a grid of trainings, run by fairseq's own commands, and its plots."""
+"""Run grids of trainings with fairseq's own commands, and plot the results."""

@@ -1,4 +1,4 @@
-"""The file of results: one JSON line per run, and what the figures are made of."""
+"""Results of a sweep: one line of JSON per run, and a plan per grid for the figures."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List
 
-from onelayer_lottery.container import quote
-from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.errors import LotteryError, quote
 from onelayer_lottery.files import whole_file
 
 RESULTS = "results.jsonl"
@@ -17,7 +16,7 @@ PLANS = "plans"
 
 Result = Dict[str, Any]
 
-# What a line must have; a key that ends with ? may be absent.
+# The form of a line; a key that ends with ? may be absent.
 _NUMBER = (int, float)
 _TEXT = (str,)
 _COUNTS = {"fp32?": (int,), "int8?": (int,), "ticket_without_dictionaries?": (int,)}
@@ -52,27 +51,27 @@ _PLAN = {
 
 
 def read_results(folder: Path) -> Dict[str, Result]:
-    """The last line of each run, by id; a line that was cut off does not count."""
+    """Return the last line of each run by id; ignore a last line that was cut off."""
     path = folder / RESULTS
     if not path.exists():
         return {}
     lines = _read(path).splitlines()
-    found = {}
+    results = {}
     for number, line in enumerate(lines, 1):
         try:
             result = json.loads(line)
             _require(result, _RESULT)
-            found[result["id"]] = result
+            results[result["id"]] = result
         except (ValueError, RecursionError):
             if number < len(lines):
                 raise LotteryError(
                     f"{path}, line {number} is not a result; remove that line"
                 ) from None
-    return found
+    return results
 
 
 def read_complete_results(folder: Path) -> Dict[str, Result]:
-    """As ``read_results``; refuse a finished run that lacks what figures need."""
+    """Like ``read_results``; refuse a finished run without what figures need."""
     results = read_results(folder)
     for result in results.values():
         if result.get("status") == "finished":
@@ -94,7 +93,7 @@ def append_result(folder: Path, result: Result) -> None:
     with path.open("ab", buffering=0) as file:
         start = file.tell()
         try:
-            while line:  # a disk that is nearly full takes a part
+            while line:  # a nearly full disk may write only a part
                 line = line[file.write(line) :]
             os.fsync(file.fileno())
         except OSError:
@@ -102,8 +101,8 @@ def append_result(folder: Path, result: Result) -> None:
             raise
 
 
-def mend_results(folder: Path) -> None:
-    """Cut off a last line that a kill left unfinished."""
+def drop_partial_line(folder: Path) -> None:
+    """Remove a last line that a killed sweep left unfinished."""
     path = folder / RESULTS
     content = path.read_bytes() if path.exists() else b""
     whole = content[: content.rfind(b"\n") + 1]
@@ -113,14 +112,14 @@ def mend_results(folder: Path) -> None:
 
 
 def write_plan(folder: Path, plan: Dict[str, Any]) -> None:
-    """Keep what a grid asked for, so that figures know what is missing."""
+    """Write what a grid asks for, so that figures can name missing runs."""
     (folder / PLANS).mkdir(parents=True, exist_ok=True)
     with whole_file(folder / PLANS / f"{plan['name']}.json") as file:
         file.write(json.dumps(plan, indent=1, ensure_ascii=False).encode() + b"\n")
 
 
 def read_plans(folder: Path) -> List[Dict[str, Any]]:
-    """All plans of a folder, by name."""
+    """Return all plans of a folder, by name."""
     plans = []
     for path in sorted((folder / PLANS).glob("*.json")):
         try:
@@ -135,7 +134,7 @@ def read_plans(folder: Path) -> List[Dict[str, Any]]:
 
 
 def _require(value: Any, form: Any) -> None:
-    """Raise ValueError on JSON that is not of a form."""
+    """Raise ValueError on JSON that does not have the form."""
     if isinstance(form, tuple):
         finite = type(value) is not float or math.isfinite(value)
         if type(value) not in form or not finite:

@@ -1,52 +1,61 @@
-"""What every masked fairseq model does, whatever stock model it is planted in."""
+"""What all planted models have in common, whichever stock model they are made of."""
 
 from __future__ import annotations
 
 import logging
-from typing import Any, ClassVar, Dict, FrozenSet, List, Optional
+from typing import Any, ClassVar, Dict, List, Optional
 
 import torch
 from fairseq.logging import metrics
 from fairseq.models import ARCH_MODEL_REGISTRY
 from torch import Tensor, nn
 
-from onelayer_lottery.branches import describe_branches, residual_branches, warning_of
-from onelayer_lottery.compat import (
-    all_arguments,
-    place_memory,
-    warn_of_dropped_data,
-)
-from onelayer_lottery.config import (
-    PRESETS,
-    MaskConfig,
-    Preset,
-    add_mask_args,
-    problems,
+from onelayer_lottery.compat import all_arguments, warn_of_dropped_data
+from onelayer_lottery.core.malloc import tune_malloc
+from onelayer_lottery.core.methods import SelectTogether
+from onelayer_lottery.embeddings.into_model import (
+    PendingCheckpoint,
+    pending_checkpoint,
+    read_start,
 )
 from onelayer_lottery.errors import LotteryError
-from onelayer_lottery.finite import nonfinite
-from onelayer_lottery.flips import FlipRate
-from onelayer_lottery.importing import read_start
-from onelayer_lottery.planting import bake_layers, plant
-from onelayer_lottery.progress import Progress, word_entropy
-from onelayer_lottery.roles import HEADS
+from onelayer_lottery.identity import (
+    IDENTITY_KEY,
+    decode_identity,
+    encode_identity,
+    identity_of,
+)
+from onelayer_lottery.monitoring.branches import (
+    describe_branches,
+    residual_branches,
+    warning_of,
+)
+from onelayer_lottery.monitoring.finite import nonfinite
+from onelayer_lottery.monitoring.flip_rate import FlipRate
+from onelayer_lottery.monitoring.progress import Progress, word_entropy
+from onelayer_lottery.planting.bake import bake_layers
+from onelayer_lottery.planting.config import MaskConfig, add_mask_args
+from onelayer_lottery.planting.contents import masked_weights
+from onelayer_lottery.planting.plant import plant
+from onelayer_lottery.planting.presets import PRESETS, Preset
+from onelayer_lottery.planting.problems import problems
+from onelayer_lottery.planting.roles import HEADS
 
 logger = logging.getLogger(__name__)
 
-# The identity of a model travels in its state dict as the codes of its text. fairseq's
-# EMA leaves keys with "version" in them alone; half() leaves integers alone.
-IDENTITY_KEY = "mask_version"
-_LONGEST_IDENTITY = 1 << 16
+
+_StockModel: Any = object  # the class that follows; Any to the type checker
 
 
-class PlantedModel:
-    """Mixed into a stock model class, before it in the list of bases."""
+class PlantedModel(_StockModel):
+    """A mixin; list it before the stock model class."""
 
-    stock_arch: str  # the stock architecture whose flags give the same model, unmasked
+    stock_arch: str  # stock architecture that the same flags describe
     config_class = MaskConfig
     presets: ClassVar[Dict[str, Preset]] = PRESETS
-    first_update: Optional[int] = None  # of this process: a training may be resumed
-    checked_update: Optional[int] = None  # the last whose result was found finite
+    first_update: Optional[int] = None  # in this process: a training may be resumed
+    allocates_state = True  # until the first update of this process is done
+    checked_update: Optional[int] = None  # the last one checked for NaN and infinity
     misfit_of_stock = (
         "it has no masks; it is of a dense model, whose layers one shared frozen layer"
         " cannot hold. Give a checkpoint of a masked model, or none to start from"
@@ -60,66 +69,84 @@ class PlantedModel:
 
     @classmethod
     def build_model(cls, args: Any, task: Any):
-        """Build the stock model, then plant it; end with a sentence on bad flags."""
+        """Build the stock model and plant it; exit with a message on bad flags."""
         config = cls.config_class.from_namespace(args)
         given = all_arguments(args)
-        found = cls.problems(config, given)
-        if found:
-            raise SystemExit("\n".join(found))
+        sentences = cls.problems(config, given)
+        if sentences:
+            raise SystemExit("\n".join(sentences))
         warn_of_dropped_data(getattr(given, "required_batch_size_multiple", 1))
         try:
             model = super().build_model(args, task)
         except ValueError as error:
-            if str(error).startswith("--"):  # fairseq's own word on contradictory flags
+            if str(error).startswith(
+                "--"
+            ):  # fairseq's message about contradictory flags
                 raise SystemExit(str(error)) from None
             raise
         model.mask_config = config
         model.max_update = getattr(given, "max_update", None) or 0
         try:
-            start = (
-                read_start(config.mask_start, model, task, args)
-                if config.mask_start
-                else {}
-            )
-            imports = cls.imports(args, task, model, config)
+            pending, start = pending_checkpoint(args), {}
+            if config.mask_start:
+                start = read_start(config.mask_start, model, task, pending)
+            imports = cls.imports(args, task, model, config, pending)
             model.plant(model, imports=imports, start=start)
         except LotteryError as error:
             raise SystemExit(str(error)) from None
-        # For heads, which a task registers later.
+        # fairseq saves the arguments in every checkpoint; see fill_mask_defaults.
+        if start:
+            args.start_inside = True
+        if imports:
+            args.embeddings_inside = True
+        # For classification heads, which a task registers later.
         model.head_start = {k: v for k, v in start.items() if k.startswith(HEADS)}
         model.flip_rate = FlipRate()
+        model.select_together = SelectTogether()
         counts = task.target_dictionary.count if hasattr(model, "decoder") else ()
         model.progress = Progress(word_entropy(counts), model.max_update)
         variances = residual_branches(model)
         if variances:
             logger.info(describe_branches(variances))
             _warn(warning_of(variances))
-        model.register_buffer(IDENTITY_KEY, encode_identity(model.identity()))
+        model.register_buffer(
+            IDENTITY_KEY, torch.from_numpy(encode_identity(model.identity()))
+        )
         return model
 
     @classmethod
     def problems(cls, config: MaskConfig, args: Any) -> List[str]:
-        """All that is wrong with the flags, one sentence each."""
+        """Return what is wrong with the flags, one sentence each."""
         return problems(config, args)
 
     @classmethod
-    def drawn_layers(cls, args: Any) -> FrozenSet[str]:
-        """Names of layers whose weights come from the seed alone; here none."""
-        return frozenset()
+    def reservoirs(cls, args: Any) -> Optional[Dict[str, bool]]:
+        """Return whether each reservoir layer has masks, by name; here there are none.
+
+        The weights of these layers come from the seed, and are in no checkpoint.
+        """
+        return None
 
     @classmethod
-    def imports(cls, args: Any, task: Any, model: Any, config: MaskConfig):
-        """Matrices of imported embeddings by the name of their layer; here none."""
+    def imports(
+        cls,
+        args: Any,
+        task: Any,
+        model: Any,
+        config: MaskConfig,
+        pending: PendingCheckpoint,
+    ) -> Dict[str, Tensor]:
+        """Return matrices of imported embeddings by the name of their layer."""
         return {}
 
     def identity(self) -> Dict[str, str]:
-        """What a checkpoint must agree in."""
-        return self.mask_config.identity()
+        """Return the values that a checkpoint must match, by flag."""
+        return identity_of(vars(self.mask_config))
 
     def plant(self, part: nn.Module, **options: Any) -> None:
-        """Plant this model, or a part of it that comes later; see ``planting.plant``.
+        """Plant this model, or a part that is added later; see ``planting.plant``.
 
-        What a user can mend ends with a sentence.
+        Exit with a message on what a user can fix.
         """
         try:
             plant(part, self.mask_config, max_update=self.max_update, **options)
@@ -128,9 +155,14 @@ class PlantedModel:
 
     def set_num_updates(self, num_updates: int) -> None:
         if self.training:
-            if self.first_update is None or num_updates < self.first_update:
+            if self.first_update is None:
                 self.first_update = num_updates
-            place_memory(lasting=num_updates == self.first_update)
+                tune_malloc(long_lived=True)
+            elif self.allocates_state and num_updates != self.first_update:
+                self.allocates_state = False
+                tune_malloc(long_lived=False)
+            if num_updates != self.checked_update:
+                self.select_together.before_update(w for _, w in masked_weights(self))
         super().set_num_updates(num_updates)
         if self.training and num_updates != self.checked_update:
             self.checked_update = num_updates
@@ -153,17 +185,17 @@ class PlantedModel:
         model_cfg: Optional[Any] = None,
         args: Optional[Any] = None,
     ):
-        """Load a checkpoint of this very model; end with a sentence on any other.
+        """Load a checkpoint of this model; exit with a message on any other.
 
-        SystemExit rather than an exception: fairseq replaces any exception here by one
-        that does not say what is wrong.
+        It raises SystemExit because fairseq replaces any other exception by one that
+        does not say what is wrong.
         """
         misfit = self._misfit(state_dict, strict)
         if not misfit:
             try:
                 return super().load_state_dict(state_dict, strict, model_cfg, args)
             except RuntimeError:
-                # Only now: before, fairseq may have renamed or pruned layers.
+                # Compare only now: fairseq may rename or prune layers before it loads.
                 differing = _differing_tensors(state_dict, self.state_dict())
                 if not differing:
                     raise
@@ -179,7 +211,7 @@ class PlantedModel:
         super().prepare_for_inference_(cfg)
 
     def make_generation_fast_(self, **options: Any) -> None:
-        """As in fairseq, it can only generate from now on."""
+        """Replace planted layers by stock ones; as in fairseq, training ends here."""
         super().make_generation_fast_(**options)
         bake_layers(self)
 
@@ -214,7 +246,7 @@ def _warn(sentence: Optional[str]) -> None:
 
 
 def config_of(arch: str, arguments: Any) -> MaskConfig:
-    """The flags of a planted model, in the form that its architecture has them."""
+    """Return the configuration of a planted model from its arguments."""
     return ARCH_MODEL_REGISTRY[arch].config_class.from_namespace(arguments)
 
 
@@ -227,18 +259,3 @@ def _differing_tensors(theirs: Dict, ours: Dict) -> List[str]:
         for name in {**theirs, **ours}
         if shape(theirs, name) != shape(ours, name)
     ]
-
-
-def encode_identity(identity: Dict[str, str]) -> Tensor:
-    """The identity of a model as a tensor for its state dict."""
-    text = "|".join(f"{flag} {value}" for flag, value in identity.items())
-    return torch.tensor(list(text.encode()), dtype=torch.int64)
-
-
-def decode_identity(codes: Tensor) -> Dict[str, str]:
-    """The identity in a state dict."""
-    try:
-        parts = bytes(codes.flatten()[:_LONGEST_IDENTITY].tolist()).decode().split("|")
-        return dict(part.split(" ", 1) for part in parts)
-    except (TypeError, ValueError):
-        raise LotteryError(f"its {IDENTITY_KEY} is damaged") from None

@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, ClassVar, Dict, FrozenSet, List, Optional
+from typing import Any, ClassVar, Dict, List, Optional
 
 from fairseq.models import register_model
 from torch import Tensor, nn
 
-from onelayer_lottery.config import PRESETS
-from onelayer_lottery.configuration import DIGEST_KEY
-from onelayer_lottery.frozen import digest
-from onelayer_lottery.models import roberta, transformer
-from onelayer_lottery.models.planted import PlantedModel
-from onelayer_lottery.models.shapes import register_shape
-from onelayer_lottery.planting import frozen_tensors, plant_reservoirs
-from onelayer_lottery.reservoir_config import (
-    ALTERNATING,
-    ReservoirConfig,
+from onelayer_lottery.core.frozen import digest
+from onelayer_lottery.frozen.reservoirs import (
     layers_text,
     masked_layers,
     reservoir_layers,
-    reservoir_problems,
 )
+from onelayer_lottery.identity import identity_of
+from onelayer_lottery.models import roberta, transformer
+from onelayer_lottery.models.planted import PlantedModel
+from onelayer_lottery.models.shapes import register_shape
+from onelayer_lottery.planting.contents import frozen_tensors
+from onelayer_lottery.planting.plant import plant_reservoirs
+from onelayer_lottery.planting.presets import PRESETS
+from onelayer_lottery.planting.reservoir_config import ReservoirConfig
+from onelayer_lottery.planting.reservoir_problems import reservoir_problems
 
 
 class ReservoirModel(PlantedModel):
-    """Mixed into a model class whose layers are trained, but for some."""
+    """A mixin for models that are trained, except for some layers that stay random."""
 
     config_class = ReservoirConfig
-    # Layers without a mask are of the size of the stock model's.
+    # Weights without a mask have the scale of the stock model's.
     presets: ClassVar = {**PRESETS, "paper": {"mask_fan": "kept", "mask_gain": "1.0"}}
-    stacks: ClassVar[Dict[str, str]]  # of each side that --reservoir-layers may name
+    stacks: ClassVar[Dict[str, str]]  # name of the layers of each side
     misfit_of_stock = (
         "it is not of a reservoir model: its layers are all trained. Give a checkpoint"
         " of a training with these --reservoir flags, or none to start anew"
@@ -39,7 +39,7 @@ class ReservoirModel(PlantedModel):
 
     @classmethod
     def depths(cls, args: Any) -> Dict[str, int]:
-        """The number of layers of each side."""
+        """Return the number of layers of each side."""
         return {side: getattr(args, f"{side}_layers") for side in cls.stacks}
 
     @classmethod
@@ -47,26 +47,35 @@ class ReservoirModel(PlantedModel):
         return reservoir_problems(config, args, cls.depths(args))
 
     @classmethod
-    def drawn_layers(cls, args: Any) -> FrozenSet[str]:
-        text = getattr(args, "reservoir_layers", ALTERNATING)
-        chosen = reservoir_layers(text, cls.depths(args))
-        return frozenset(
-            f"{cls.stacks[side]}.{index}" for side in chosen for index in chosen[side]
-        )
+    def reservoirs(cls, args: Any) -> Dict[str, bool]:
+        config, depths = cls.config_class.from_namespace(args), cls.depths(args)
+        chosen = reservoir_layers(config.reservoir_layers, depths)
+        masked = masked_layers(config.reservoir_mask, chosen, depths)
+        return cls._by_name(chosen, masked)
+
+    @classmethod
+    def _by_name(
+        cls, chosen: Dict[str, List[int]], masked: Dict[str, List[int]]
+    ) -> Dict[str, bool]:
+        return {
+            f"{cls.stacks[side]}.{index}": index in masked[side]
+            for side in chosen
+            for index in chosen[side]
+        }
 
     @classmethod
     def build_model(cls, args: Any, task: Any):
         model = super().build_model(args, task)
-        # With the arguments, into every checkpoint: one way to say it.
+        # fairseq saves the arguments in every checkpoint: name the layers in one way.
         args.reservoir_layers = model.mask_config.reservoir_layers
         args.reservoir_mask = model.mask_config.reservoir_mask
         return model
 
     def identity(self) -> Dict[str, str]:
-        """As of every planted model, with a digest of the weights that were drawn."""
-        return {**self.mask_config.identity(), DIGEST_KEY: self.frozen_digest}
+        """Return the values that a checkpoint must match, the digest among them."""
+        return identity_of(vars(self.mask_config), digest=self.frozen_digest)
 
-    def plant(
+    def plant(  # type: ignore[override]  # the options that are passed on
         self,
         part: nn.Module,
         *,
@@ -74,8 +83,8 @@ class ReservoirModel(PlantedModel):
         start: Optional[Dict[str, Tensor]] = None,
         prefix: str = "",
     ) -> None:
-        """Make reservoirs of the layers that were chosen; all else is trained."""
-        if prefix:  # a classification head, which comes later
+        """Turn the chosen layers into reservoirs; everything else is trained."""
+        if prefix:  # a classification head, added later and trained
             return
         config = self.mask_config
         depths = {
@@ -88,11 +97,7 @@ class ReservoirModel(PlantedModel):
         plant_reservoirs(
             part,
             config,
-            {
-                f"{self.stacks[side]}.{index}": index in masked[side]
-                for side in chosen
-                for index in chosen[side]
-            },
+            self._by_name(chosen, masked),
             imports=imports,
             max_update=self.max_update,
         )

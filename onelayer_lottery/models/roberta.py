@@ -1,4 +1,4 @@
-"""Masked RoBERTa for sentence pairs and masked words, and its architectures."""
+"""Masked RoBERTa for sentence pairs and masked language modelling."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from fairseq.models import register_model
 from fairseq.models.roberta import RobertaModel
 from fairseq.models.roberta.model import base_architecture
 
-from onelayer_lottery.config import PRESETS
-from onelayer_lottery.importing import (
+from onelayer_lottery.embeddings.into_model import (
     EmbeddingRequest,
     import_embeddings,
     import_positions,
 )
 from onelayer_lottery.models.planted import PlantedModel
 from onelayer_lottery.models.shapes import Shape, register_shape
-from onelayer_lottery.roles import HEADS
+from onelayer_lottery.planting.presets import PRESETS
+from onelayer_lottery.planting.roles import HEADS
+from onelayer_lottery.planting.tensor_names import SCORES
 
 _TOKENS = "encoder.sentence_encoder.embed_tokens"
 _POSITIONS = "encoder.sentence_encoder.embed_positions"
@@ -51,7 +52,7 @@ class OnelayerRandomRoberta(PlantedModel, RobertaModel):
         )
 
     @classmethod
-    def imports(cls, args, task, model, config):
+    def imports(cls, args, task, model, config, pending):
         path = getattr(args, "encoder_embed_path", None)
         if not path:
             return {}
@@ -61,21 +62,20 @@ class OnelayerRandomRoberta(PlantedModel, RobertaModel):
             encoder.embed_tokens,
             task.source_dictionary.symbols,
         )
-        found = import_embeddings({_TOKENS: request}, config, args)
+        matrices = import_embeddings({_TOKENS: request}, config, pending)
         if encoder.embed_positions is not None:
-            found[_POSITIONS] = import_positions(
+            matrices[_POSITIONS] = import_positions(
                 request._replace(layer=encoder.embed_positions),
                 config,
-                args,
+                pending,
                 name=_POSITIONS,
             )
-        args.embeddings_inside = True  # with the arguments, into every checkpoint
-        return found
+        return matrices
 
     def register_classification_head(
         self, name, num_classes=None, inner_dim=None, **kwargs
     ):
-        """Register a head as fairseq does, after the model is planted; plant it too."""
+        """Register a head as fairseq does, and plant it as the model was."""
         super().register_classification_head(name, num_classes, inner_dim, **kwargs)
         self.plant(
             self.classification_heads[name],
@@ -84,13 +84,12 @@ class OnelayerRandomRoberta(PlantedModel, RobertaModel):
         )
 
     def upgrade_state_dict_named(self, state_dict, name):
-        """Show masked heads to fairseq, which looks for their weights by name."""
-        ending = ".masked.scores"
+        """Add the names of heads' weights while fairseq looks for heads by name."""
         heads = f"{name}.{HEADS}" if name else HEADS
         shown = {
-            key[: -len(ending)] + ".weight": scores
+            key[: -len(SCORES)] + ".weight": scores
             for key, scores in state_dict.items()
-            if key.startswith(heads) and key.endswith(ending)
+            if key.startswith(heads) and key.endswith(SCORES)
         }
         state_dict.update(shown)
         super().upgrade_state_dict_named(state_dict, name)

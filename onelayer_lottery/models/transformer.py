@@ -1,14 +1,14 @@
-"""Masked Transformers for translation and their architectures."""
+"""Masked Transformers for translation, and their architectures."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Dict
 
 from fairseq.models import register_model
 from fairseq.models.transformer import TransformerModel, base_architecture
 
-from onelayer_lottery.embeddings import SIDES
-from onelayer_lottery.importing import EmbeddingRequest, import_embeddings
+from onelayer_lottery.embeddings.checkpoint_file import SIDES
+from onelayer_lottery.embeddings.into_model import EmbeddingRequest, import_embeddings
 from onelayer_lottery.models.planted import PlantedModel
 from onelayer_lottery.models.shapes import Shape, register_shape
 
@@ -19,35 +19,31 @@ class OnelayerRandomTransformer(PlantedModel, TransformerModel):
 
     stock_arch = "transformer"
     stock_architecture = staticmethod(base_architecture)
-    # From a YAML file, fairseq 0.12.2 would find None in base_layers, and compare.
+    # With a YAML file, fairseq 0.12.2 would compare a base_layers of None.
     stock_flags: ClassVar = {"share_decoder_input_output_embed": True, "base_layers": 0}
     sides = SIDES
 
     @classmethod
     def build_embedding(cls, args, dictionary, embed_dim, path=None):
-        """Leave the import to ``imports``: fairseq reads text files only."""
+        """Do not read ``path``, as fairseq would: ``imports`` reads more formats."""
         return super().build_embedding(args, dictionary, embed_dim)
 
     @classmethod
-    def imports(cls, args, task, model, config):
-        requests = {}
-        for place, side in enumerate(SIDES):
+    def imports(cls, args, task, model, config, pending):
+        requests: Dict[str, EmbeddingRequest] = {}
+        for index, side in enumerate(SIDES):
             path = getattr(args, f"{side}_embed_path", None)
             if path:
                 name = "encoder" if args.share_all_embeddings else side
                 layer = getattr(model, name).embed_tokens
-                symbols = (task.source_dictionary, task.target_dictionary)[place]
+                symbols = (task.source_dictionary, task.target_dictionary)[index]
                 requests.setdefault(
                     f"{name}.embed_tokens",
                     EmbeddingRequest(
                         f"--{side}-embed-path", path, side, layer, symbols.symbols
                     ),
                 )
-        if not requests:
-            return {}
-        found = import_embeddings(requests, config, args)
-        args.embeddings_inside = True  # with the arguments, into every checkpoint
-        return found
+        return import_embeddings(requests, config, pending)
 
 
 SHAPES = {

@@ -1,0 +1,246 @@
+"""Masks on a GPU: exactness and speed there, and a count of their cost anywhere.
+
+    python benchmarks/gpu.py             on a GPU: tests, then a table with verdicts
+    python benchmarks/gpu.py --count     kernels, bytes and peak memory; needs no GPU
+    python benchmarks/gpu.py --device cpu --quick    try the script without a GPU
+
+The first writes gpu.json, which is worth sending back: nobody has run it yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from statistics import median
+from typing import Any, Callable, Dict, List
+
+import torch
+from counting import Cost, counted
+from measure import HEADS, Row, hush_fairseq, interleave, machine, markdown, ratios, say
+from models import Size, batch, build_trainer, named_size
+from rows import QUICK
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from onelayer_lottery.core.mask import kept_count, top_k_mask
+from onelayer_lottery.core.methods import METHODS, MaskMethod
+from onelayer_lottery.core.modules import MaskedWeight
+from onelayer_lottery.core.selection import Selection
+from onelayer_lottery.files import whole_file
+
+KEEP = 0.5
+TOKENS = 4096
+KINDS = ("dense", "ours", "kthvalue", "sort")
+# GB/s of memory, from the makers' data sheets; a launch takes about 5 microseconds.
+BANDWIDTH = {"V100": 900, "A100": 1555}
+LAUNCH = 5e-6
+
+
+def together(scores: List[Tensor]) -> Selection:
+    sizes = [s.numel() for s in scores]
+    kept = [kept_count(size, KEEP) for size in sizes]
+    return Selection(sizes, kept, device=scores[0].device)
+
+
+def by_kthvalue(score: Tensor) -> Tensor:
+    magnitude = score.abs().flatten()
+    kept = kept_count(magnitude.numel(), KEEP)
+    threshold = magnitude.kthvalue(magnitude.numel() - kept + 1).values
+    above, tied = magnitude > threshold, magnitude == threshold
+    return (above | (tied & (tied.cumsum(0) <= kept - above.sum()))).view(score.shape)
+
+
+def by_topk(score: Tensor) -> Tensor:
+    magnitude = score.abs().flatten()
+    kept = kept_count(magnitude.numel(), KEEP)
+    indices = magnitude.topk(kept, sorted=False).indices  # ties in any order
+    mask = torch.zeros_like(magnitude, dtype=torch.bool)
+    return mask.index_fill_(0, indices, True).view(score.shape)
+
+
+def by_sort(score: Tensor) -> Tensor:
+    magnitude = score.abs().flatten()
+    kept = kept_count(magnitude.numel(), KEEP)
+    order = magnitude.sort(stable=True, descending=True).indices
+    mask = torch.zeros_like(magnitude, dtype=torch.bool)
+    return mask.index_fill_(0, order.narrow(0, 0, kept), True).view(score.shape)
+
+
+def one_by_one(select: Callable[[Tensor], Tensor]) -> Callable:
+    return lambda scores: [select(score) for score in scores]
+
+
+OTHERS = {
+    "kthvalue": one_by_one(by_kthvalue),
+    "topk": one_by_one(by_topk),
+    "sort": one_by_one(by_sort),
+}
+
+
+class ByKthvalue(MaskMethod):
+    def mask(self, weight: MaskedWeight) -> Tensor:
+        return by_kthvalue(weight.scores)
+
+
+class BySort(MaskMethod):
+    def mask(self, weight: MaskedWeight) -> Tensor:
+        return by_sort(weight.scores)
+
+
+def mask_shapes(size: Size) -> List[tuple]:
+    """Shapes of all masks of a Transformer, tied embeddings once."""
+    width, ffn, _, layers = size.shape
+    square, up, down = (width, width), (ffn, width), (width, ffn)
+    layer = [*[square] * 4, up, down, *[square] * 8, up, down]
+    return [*layer * layers, *((symbols, width) for symbols in size.vocabulary)]
+
+
+def count_costs(name: str) -> Dict[str, Cost]:
+    """The cost of selecting all masks once, on fake tensors of a CUDA device."""
+    with FakeTensorMode():
+        scores = [torch.empty(s, device="cuda") for s in mask_shapes(named_size(name))]
+        # Made once for a training, so not counted.
+        selections = {"ours": together(scores).masks, **OTHERS}
+        return {kind: counted(run, scores) for kind, run in selections.items()}
+
+
+def count_table() -> str:
+    heads = ["arch", "selection", "masks", "kernels", "bytes / scores", "peak / scores"]
+    heads += [f"{name}, ms" for name in BANDWIDTH]
+    lines = []
+    for name in ("small", "wide", "base"):
+        masks = mask_shapes(named_size(name))
+        for kind, cost in count_costs(name).items():
+            times = [
+                f"{1e3 * (cost.moved / (speed * 1e9) + cost.kernels * LAUNCH):.1f}"
+                for speed in BANDWIDTH.values()
+            ]
+            ratio = [f"{part / cost.scores:.2f}" for part in (cost.moved, cost.peak)]
+            lines.append([name, kind, str(len(masks)), str(cost.kernels), *ratio])
+            # Of the others the kernels read the scores many times: no estimate.
+            lines[-1] += times if kind == "ours" else ["-"] * len(times)
+    return markdown(heads, lines)
+
+
+def check_exactness(device: str) -> List[str]:
+    """Compare masks on the device with those on the CPU; return what differs."""
+    generator = torch.Generator().manual_seed(1)
+    problems = []
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        for what in ("random", "tied", "constant", "not finite"):
+            shapes = ((96, 64), (4000, 64), (96, 64))
+            scores = [torch.randn(s, generator=generator) for s in shapes]
+            if what == "tied":
+                scores = [(4 * s).round() for s in scores]
+            if what == "constant":
+                scores = [torch.full_like(s, -0.25) for s in scores]
+            if what == "not finite":
+                for score in scores:
+                    score[::7], score[1::7] = torch.inf, torch.nan
+            scores = [s.to(dtype) for s in scores]
+            moved = [s.to(device) for s in scores]
+            for found, score in zip(together(moved).masks(moved), scores):
+                if not torch.equal(found.cpu(), top_k_mask(score, KEEP)):
+                    problems.append(f"{what} scores of {dtype}: the masks differ")
+    return problems
+
+
+def step_rows(name: str, size: Size, device: str, precision: str, rounds: int):
+    """Seconds of a training step of each kind, as ratios to ours and to dense."""
+    flags = ["--cpu"] if device == "cpu" else []
+    flags += ["--fp16"] if precision == "fp16" else []
+
+    def stepper(kind: str) -> Callable[[], None]:
+        method = ["--mask-method", kind] if kind in METHODS else []
+        model = "dense" if kind == "dense" else "ours"
+        trainer = build_trainer(model, size, flags=[*flags, *method])
+        sample = [batch(TOKENS if device != "cpu" else 64, size)]
+
+        def step() -> None:
+            trainer.train_step(sample)
+            if device != "cpu":
+                torch.cuda.synchronize()
+
+        return step
+
+    works = {kind: stepper(kind) for kind in KINDS}
+    title = f"{name}, {precision}"
+    seconds = interleave(works, rounds, title=title, warm_up=2)
+    note = ", ".join(f"{k} {1e3 * median(v):.1f} ms" for k, v in seconds.items())
+    return [
+        Row(
+            name=f"{name}-{precision}-{kind}",
+            what=f"training step, {name}, {precision}, {upper} / {lower}",
+            target=target,
+            at_most=kind == "ours",
+            values=ratios(seconds[upper], seconds[lower]),
+            measured=seconds,
+            detail=note if kind == "ours" else "",
+        )
+        for kind, upper, lower, target in (
+            ("ours", "ours", "dense", 1.10),
+            ("kthvalue", "kthvalue", "ours", 1.0),
+            ("sort", "sort", "ours", 1.0),
+        )
+    ]
+
+
+def main() -> None:
+    options = parse()
+    hush_fairseq()
+    if options.count:
+        print(count_table())
+        return
+    METHODS.update(kthvalue=ByKthvalue, sort=BySort)
+    problems = check_exactness(options.device)
+    for problem in problems:
+        say(problem)
+    print(f"exactness on {options.device}: {'failed' if problems else 'passed'}\n")
+    sizes = {n: named_size(n) for n in ("small", "wide")}
+    if options.quick:
+        sizes = {"toy": QUICK.size}
+    precisions = ("fp32",) if options.device == "cpu" else ("fp32", "fp16")
+    rows = []
+    for name, size in sizes.items():
+        for precision in precisions:
+            rows += step_rows(name, size, options.device, precision, options.rounds)
+    print(markdown(HEADS, [row.cells() for row in rows]))
+    for row in rows:
+        if row.detail:
+            print(f"\n{row.what}: {row.detail}")
+    found: Dict[str, Any] = {"machine": machine(), "device": options.device}
+    if options.device != "cpu":
+        found["gpu"] = torch.cuda.get_device_name(options.device)
+    found["exactness"] = problems
+    found["rows"] = {row.name: row.record() for row in rows}
+    options.out.mkdir(parents=True, exist_ok=True)
+    with whole_file(options.out / "gpu.json") as file:
+        file.write(json.dumps(found, indent=1).encode())
+    say(f"wrote {options.out}/gpu.json")
+    if problems:
+        raise SystemExit("the masks on this device are not those of the CPU")
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--count", action="store_true", help="only count the cost")
+    parser.add_argument("--device", default="cuda", help="cuda, cuda:1 or cpu")
+    parser.add_argument("--quick", action="store_true", help="a toy model, to try it")
+    parser.add_argument("--rounds", type=int, default=15, help="of steps (default 15)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("bench-out"), help="folder of gpu.json"
+    )
+    options = parser.parse_args()
+    if not options.count and options.device != "cpu" and not torch.cuda.is_available():
+        parser.error(
+            "torch finds no CUDA device here; --count needs none, and --device cpu"
+            " tries the script without one"
+        )
+    return options
+
+
+if __name__ == "__main__":
+    main()

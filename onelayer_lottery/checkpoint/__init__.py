@@ -1,0 +1,1 @@
+"""Read fairseq checkpoints safely, average them, and resume from them."""

@@ -1,0 +1,28 @@
+"""Options and checks that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from onelayer_lottery.errors import LotteryError
+
+
+def add_output(parser: argparse.ArgumentParser, name: str) -> None:
+    parser.add_argument("output", type=Path, metavar=name)
+    add_force(parser)
+
+
+def add_force(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--force", action="store_true", help="replace OUT if it exists")
+
+
+def refuse_existing(options: argparse.Namespace) -> None:
+    """Refuse to overwrite a file, before the work rather than after it."""
+    if options.output.exists() and not options.force:
+        raise LotteryError(f"{options.output} exists, pass --force to replace it")
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr)

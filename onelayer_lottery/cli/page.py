@@ -1,0 +1,80 @@
+"""The command page of onelayer-lottery: a ticket as a web page."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import List, Optional
+
+from onelayer_lottery.cli.options import add_force, refuse_existing
+from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.files import whole_file
+from onelayer_lottery.page.build import page
+from onelayer_lottery.ticket.format import Ticket, read_ticket
+
+_MOST_EXAMPLES = 20
+
+
+def add_commands(commands) -> None:
+    """Add page to the command line's parser."""
+    parser = commands.add_parser(
+        "page",
+        help="make a web page of a ticket that translates in a browser",
+        description="Write one file of HTML that holds the ticket and a program to"
+        " compute it: it opens from disk and needs no network and no installation.",
+    )
+    parser.add_argument("ticket", type=Path, metavar="TICKET")
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="OUT.html", help="the page"
+    )
+    add_force(parser)
+    parser.add_argument("--title", help="heading of the page")
+    parser.add_argument(
+        "--examples",
+        type=Path,
+        metavar="FILE",
+        help=f"lines to offer for a click, at most {_MOST_EXAMPLES}; of sentence pairs,"
+        " with a tab between the two",
+    )
+    parser.set_defaults(run=_page)
+
+
+def _page(options: argparse.Namespace) -> None:
+    refuse_existing(options)
+    ticket = read_ticket(options.ticket)
+    if ticket.text:
+        raise LotteryError(
+            f"{options.ticket} tokenises or lower-cases its text, which a page cannot;"
+            " use translate"
+        )
+    examples = _examples(options.examples) if options.examples else []
+    text = page(
+        options.ticket.read_bytes(),
+        title=options.title or _title(ticket, options.ticket),
+        examples=examples,
+    )
+    content = text.encode()
+    try:
+        with whole_file(options.output) as file:
+            file.write(content)
+    except OSError as error:
+        raise LotteryError(f"cannot write {options.output}: {error.strerror}") from None
+    print(f"wrote {options.output}: open it in a browser, {len(content) / 1e3:.0f} kB")
+
+
+def _title(ticket: Ticket, path: Path) -> str:
+    flags = ticket.configuration().task
+    source, target = flags.get("source_lang"), flags.get("target_lang")
+    return f"{source} to {target}: {path.stem}" if source and target else path.stem
+
+
+def _examples(path: Optional[Path]) -> List[str]:
+    if path is None:
+        return []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise LotteryError(f"--examples {path} is not text in UTF-8") from None
+    except OSError as error:
+        raise LotteryError(f"cannot read --examples {path}: {error.strerror}") from None
+    return [line for line in lines if line.strip()][:_MOST_EXAMPLES]

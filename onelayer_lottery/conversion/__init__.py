@@ -1,0 +1,1 @@
+"""Turn checkpoints into tickets, and tickets into checkpoints and models."""

@@ -1,0 +1,1 @@
+"""Masked weights and the layers that use them: torch only, no fairseq."""

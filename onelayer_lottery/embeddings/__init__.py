@@ -1,0 +1,1 @@
+"""Read pre-trained embeddings from files, and put them into a model."""

@@ -1,0 +1,1 @@
+"""Run every run of a grid, and continue after a stop."""

@@ -1,0 +1,1 @@
+"""Tickets as models of other libraries; needs neither torch nor fairseq."""

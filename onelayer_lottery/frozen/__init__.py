@@ -1,0 +1,1 @@
+"""Frozen random weights from a seed: NumPy only."""

@@ -1,0 +1,1 @@
+"""Text in, text out: translate and classify with a ticket."""

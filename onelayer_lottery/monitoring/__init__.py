@@ -1,0 +1,1 @@
+"""Watch a training: log its progress, warn, or stop it."""

@@ -1,0 +1,1 @@
+"""Turn a stock fairseq model into a masked one, or its layers into reservoirs."""

@@ -1,0 +1,1 @@
+"""Text to symbols and back, as fairseq does it; needs neither torch nor fairseq."""

@@ -1,0 +1,286 @@
+"""The page's program in Node: the same answers as onelayer-lottery, or one sentence."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+import sentencepiece
+from conftest import ROOT
+from page import (
+    GOLDEN,
+    PAGE,
+    javascript,
+    needs_node,
+    random_lines,
+    random_ticket,
+    run_page_program,
+)
+
+from onelayer_lottery.cli import main
+from onelayer_lottery.page.assemble import assemble
+from onelayer_lottery.page.build import MODULES, page
+from onelayer_lottery.ticket.format import Bpe, read_ticket, write_ticket
+
+KINDS = {
+    "xavier-uniform": dict(init="xavier-uniform"),
+    "kaiming-normal": dict(init="kaiming-normal"),
+    "signed-constant": dict(init="signed-constant"),
+    "normal-0.02": dict(init="normal-0.02", keep=0.9),
+    "entropy-coded": dict(keep=0.1, encoder_ffn_embed_dim=64, decoder_ffn_embed_dim=64),
+    "largest seed": dict(seed=(1 << 63) - 1),
+    "signed": dict(signed=True),
+    "scales": dict(scales="row-column"),
+    "one scale": dict(scales="tensor"),
+    "imported": dict(imported=True),
+    "pre-norm": dict(encoder_normalize_before=True, decoder_normalize_before=True),
+    "learned positions": dict(encoder_learned_pos=True, decoder_learned_pos=True),
+    "no positions": dict(no_token_positional_embeddings=True),
+    "normed embeddings": dict(layernorm_embedding=True, no_scale_embedding=True),
+    "untied output": dict(share_decoder_input_output_embed=False),
+    "unequal widths": dict(decoder_embed_dim=12, decoder_output_dim=12),
+    "odd widths": dict(encoder_ffn_embed_dim=13, decoder_ffn_embed_dim=7),
+    "narrow output": dict(decoder_output_dim=6, share_decoder_input_output_embed=False),
+    "gelu": dict(activation_fn="gelu"),
+}
+
+
+def answers_of_python(path, lines, beam):
+    from onelayer_lottery.inference.engines import load_ticket
+
+    return load_ticket(path, engine="fairseq").translate(lines, beam=beam)
+
+
+@needs_node
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_sort_of_ticket_translates_as_in_python(kind, tmp_path):
+    ticket, path = random_ticket(**KINDS[kind]), tmp_path / "model.ticket"
+    write_ticket(ticket, path)
+    lines = random_lines(ticket, 6)
+    for beam in (5, 1):
+        found = run_page_program(path, lines, beam)
+        assert found.returncode == 0, found.stderr
+        assert found.stdout.splitlines() == answers_of_python(path, lines, beam)
+
+
+@needs_node
+@pytest.mark.parametrize(
+    "name", [p.stem for p in sorted(GOLDEN.glob("*.ticket")) if p.stem != "roberta"]
+)
+def test_tickets_of_older_versions_translate_as_in_python(name):
+    path = GOLDEN / f"{name}.ticket"
+    lines = random_lines(read_ticket(path), 3)
+    found = run_page_program(path, lines)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.splitlines() == answers_of_python(path, lines, 5)
+
+
+@needs_node
+def test_pairs_are_labelled_as_in_python():
+    from onelayer_lottery.inference.engines import load_classifier
+
+    path = GOLDEN / "roberta.ticket"
+    lines = random_lines(read_ticket(path), 12)
+    pairs = list(zip(lines[::2], lines[1::2]))
+    expected = load_classifier(path).classify(pairs)
+    found = run_page_program(path, ["\t".join(pair) for pair in pairs])
+    labels = [line.split("\t") for line in found.stdout.splitlines()]
+    assert [label for label, _ in labels] == [row.label for row in expected]
+    for (_, share), row in zip(labels, expected):
+        assert float(share) == pytest.approx(row.probability, abs=2e-4)
+
+
+ODD = [
+    "Ein Hund läuft.",
+    "  zwei   Räume\u00a0mit\tTab  ",
+    "ﬁne Ⅳ ½ ① ｆｕｌｌ e\u0301",
+    "ein ☃ 漢字 🙂🙂 Schnee",
+    "",
+    "\u200bnull\u200b breit",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "<s> <unk> ▁ unter_strich",
+]
+
+
+@needs_node
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("bpe", {}),
+        ("unigram", {}),
+        ("unigram", {"byte_fallback": True}),
+        ("bpe", {"byte_fallback": True, "normalization_rule_name": "identity"}),
+        ("bpe", {"user_defined_symbols": ["<ein>", "Hund"]}),
+        ("unigram", {"add_dummy_prefix": False, "remove_extra_whitespaces": False}),
+    ],
+)
+def test_sentencepiece_is_the_same_as_its_library(kind, options, tmp_path):
+    import grammar
+
+    lines = [side for pair in grammar.sentence_pairs(120, seed=2) for side in pair]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_prefix=str(tmp_path / "spm"),
+        vocab_size=420 if "byte_fallback" in options else 160,
+        model_type=kind,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **options,
+    )
+    model = tmp_path / "spm.model"
+    library = sentencepiece.SentencePieceProcessor(model_file=str(model))
+    text = lines[:80] + ODD
+    program = """
+        import {readFileSync} from 'node:fs';
+        import {SentencePiece} from './sentencepiece.mjs';
+        const [path, lines] = JSON.parse(readFileSync(0, 'utf8'));
+        const model = new SentencePiece(new Uint8Array(readFileSync(path)));
+        console.log(JSON.stringify(lines.map(line => model.encode(line))));
+    """
+    found = json.loads(javascript(program, json.dumps([str(model), text])))
+    assert found == [" ".join(library.encode(line, out_type=str)) for line in text]
+
+
+@needs_node
+@pytest.mark.parametrize("kind", ["fastbpe", "subword_nmt"])
+def test_codes_split_words_as_their_libraries_do(kind, tmp_path):
+    from onelayer_lottery.text.subwords import build_bpe
+
+    pairs = ["l o", "lo w</w>", "e r</w>", "n e", "ne w", "o w", "t h", "th e</w>"]
+    if kind == "fastbpe":
+        codes = "".join(f"{pair} {9 - n}\n" for n, pair in enumerate(pairs))
+    else:
+        codes = "#version: 0.2\n" + "".join(pair + "\n" for pair in pairs)
+    bpe = Bpe(kind, codes.encode())
+    library = build_bpe(bpe)
+    text = ["low lower newer the", " wow  now ", "ö 🙂 lololow", "a"]
+    program = """
+        import {readFileSync} from 'node:fs';
+        import {subwordsOf} from './subwords.mjs';
+        const [kind, codes, lines] = JSON.parse(readFileSync(0, 'utf8'));
+        const model = subwordsOf({kind, content: new TextEncoder().encode(codes)});
+        const parts = lines.map(line => model.encode(line));
+        console.log(JSON.stringify([parts, parts.map(line => model.decode(line))]));
+    """
+    parts, whole = json.loads(javascript(program, json.dumps([kind, codes, text])))
+    expected = [library.encode(line).split() for line in text]
+    assert [line.split() for line in parts] == expected
+    assert whole == [library.decode(line) for line in parts]
+
+
+@needs_node
+@pytest.mark.parametrize("cut", [0, 7, 300, -1])
+def test_a_truncated_ticket_is_refused_in_one_sentence(cut, tmp_path):
+    path = tmp_path / "damaged.ticket"
+    path.write_bytes((GOLDEN / "plain.ticket").read_bytes()[:cut])
+    found = run_page_program(path, ["die"])
+    assert found.returncode == 1
+    assert found.stdout == ""
+    assert len(found.stderr.splitlines()) == 1
+    assert "Error" not in found.stderr
+
+
+@needs_node
+def test_every_flipped_byte_is_noticed(tmp_path):
+    content = bytearray((GOLDEN / "plain.ticket").read_bytes())
+    path = tmp_path / "damaged.ticket"
+    program = """
+        import {readFileSync} from 'node:fs';
+        import {Refusal} from './refusal.mjs';
+        import {readTicket} from './ticket.mjs';
+        const whole = new Uint8Array(readFileSync(readFileSync(0, 'utf8')));
+        for (let at = 0; at < whole.length; at += 97) {
+          const bytes = whole.slice();
+          bytes[at] ^= 16;
+          try {
+            await readTicket(bytes);
+            console.log(`byte ${at} may be anything`);
+          } catch (error) {
+            if (!(error instanceof Refusal)) console.log(`byte ${at}: ${error.stack}`);
+          }
+        }
+    """
+    path.write_bytes(content)
+    assert javascript(program, str(path)) == ""
+
+
+@needs_node
+def test_hostile_tickets_of_the_fuzzer_end_in_a_sentence():
+    tickets = sorted((ROOT / "fuzz" / "regressions").rglob("*.ticket"))
+    assert tickets
+    for path in tickets:
+        found = run_page_program(path, ["a\tb"])
+        assert "    at " not in found.stderr, path
+
+
+@needs_node
+def test_a_model_larger_than_the_limit_is_refused_before_it_is_built(tmp_path):
+    path = tmp_path / "model.ticket"
+    write_ticket(random_ticket(keep=0.001, encoder_ffn_embed_dim=20000), path)
+    program = """
+        import {readFileSync} from 'node:fs';
+        import {Memory} from './memory.mjs';
+        const memory = await Memory.create(readFileSync('kernels.wasm'));
+        try { memory.take(2 ** 29); } catch (error) { console.log(error.message); }
+        console.log(memory.memory.buffer.byteLength);
+    """
+    sentence, size = javascript(program).splitlines()
+    assert "more than the 1024 MB" in sentence
+    assert int(size) == 65536
+
+
+def test_the_kernels_are_those_of_their_text(tmp_path):
+    if shutil.which("wat2wasm") is None:
+        pytest.skip("wat2wasm is not installed")
+    assemble(tmp_path / "kernels.wasm")
+    made = (tmp_path / "kernels.wasm").read_bytes()
+    assert made == (PAGE / "kernels.wasm").read_bytes()
+
+
+def test_every_module_of_the_worker_follows_those_that_it_imports():
+    for number, name in enumerate(MODULES):
+        text = (PAGE / f"{name}.mjs").read_text(encoding="utf-8")
+        imported = re.findall(r"from '\./(\w+)\.mjs'", text)
+        assert set(imported) <= set(MODULES[:number])
+
+
+def test_the_page_forbids_all_requests_and_is_small():
+    text = page(b"", title="<i>&")
+    assert "default-src 'none'" in text
+    assert "<i>" not in text.split("</title>")[0]
+    assert not re.search(r"(src|href)\s*=", text)
+    assert len(text.encode()) <= 60_000
+
+
+def test_the_command_writes_a_page_without_torch(tmp_path):
+    out = tmp_path / "page.html"
+    program = f"""
+import sys
+sys.modules.update(torch=None, fairseq=None)
+from onelayer_lottery.cli import main
+sys.exit(main(["page", {str(GOLDEN / "plain.ticket")!r}, "-o", {str(out)!r}]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, encoding="utf-8"
+    )
+    assert done.returncode == 0, done.stderr
+    assert str(out) in done.stdout
+    assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_bad_input_is_refused_and_nothing_is_written(tmp_path, capsys):
+    out, text = tmp_path / "page.html", tmp_path / "no.ticket"
+    text.write_text("no ticket")
+    assert main(["page", str(text), "-o", str(out)]) == 1
+    assert "no.ticket" in capsys.readouterr().err
+    golden = str(GOLDEN / "plain.ticket")
+    missing = str(tmp_path / "missing.txt")
+    assert main(["page", golden, "-o", str(out), "--examples", missing]) == 1
+    assert "--examples" in capsys.readouterr().err
+    assert not out.exists()
+    out.write_text("mine")
+    assert main(["page", golden, "-o", str(out)]) == 1
+    assert "--force" in capsys.readouterr().err
+    assert out.read_text() == "mine"

@@ -1,0 +1,92 @@
+"""A training goes on to the bit on another number of processes, also in epoch 2."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+
+import pytest
+import torch
+from forks import ForkedFairseq
+
+from onelayer_lottery.checkpoint.reading import load_checkpoint
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+# Without dropout, which would be drawn in another order; an epoch has 8 batches.
+FLAGS = (
+    *("--encoder-embed-dim", 16, "--encoder-ffn-embed-dim", 24, "--encoder-layers", 1),
+    *("--decoder-embed-dim", 16, "--decoder-ffn-embed-dim", 24, "--decoder-layers", 1),
+    *("--dropout", 0, "--max-tokens", 2400, "--max-update", 9),
+    *("--save-interval-updates", 5),
+)
+
+
+@pytest.fixture(scope="module")
+def trainings(fairseq, tmp_path_factory):
+    """On one process and on two that share the work, and how far they get."""
+    folder = tmp_path_factory.mktemp("processes")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    together = (
+        *("--distributed-world-size", 2, "--distributed-no-spawn"),
+        *("--distributed-init-method", f"tcp://127.0.0.1:{port}"),
+        *("--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp"),
+    )
+    forked = ForkedFairseq(fairseq)
+
+    def train(name, *flags):
+        log = folder / f"{name}.log"
+        return forked.train("data-bin", folder / "run", *FLAGS, *flags, log=log)
+
+    ways = {
+        1: [train("one", "--update-freq", 2)],
+        2: [train(f"rank{n}", *together, "--distributed-rank", n) for n in range(2)],
+    }
+    for count, ranks in ways.items():
+        run(ranks)
+        (folder / "run").rename(folder / f"through{count}")
+    return folder, ways
+
+
+def run(ranks):
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        assert rank.wait() == 0, rank.log.read_text("utf-8")[-4000:]
+
+
+def assert_same_updates(ours, theirs):
+    states = [load_checkpoint(path) for path in (ours, theirs)]
+    models = [state["model"] for state in states]
+    moments = [state["last_optimizer_state"]["state"] for state in states]
+    assert len(moments[0]) == len(moments[1]) > 10
+    for name, tensor in models[0].items():
+        assert torch.equal(tensor, models[1][name]), name
+    for key, values in moments[0].items():
+        assert torch.equal(values["exp_avg"], moments[1][key]["exp_avg"])
+
+
+LAST = "checkpoint_last.pt"
+
+
+def test_two_processes_train_as_one_with_update_freq_2(trainings):
+    folder, _ = trainings
+    assert_same_updates(folder / "through1" / LAST, folder / "through2" / LAST)
+
+
+@pytest.mark.parametrize(("before", "now"), [(1, 2), (2, 1), (2, 2)])
+def test_a_training_goes_on_with_other_processes(trainings, before, now):
+    """From the middle of epoch 2, as a training that was not stopped."""
+    folder, ways = trainings
+    (folder / "run").mkdir()
+    shutil.copy(
+        folder / f"through{before}" / "checkpoint_2_5.pt", folder / "run" / LAST
+    )
+    ways[now][0].log.write_text("")
+    run(ways[now])
+    assert_same_updates(folder / "run" / LAST, folder / "through1" / LAST)
+    shutil.rmtree(folder / "run")
+    moved = f"going on after 2 batches of epoch 2, on {now} processes instead of"
+    assert (moved in ways[now][0].log.read_text("utf-8")) == (before != now)
