@@ -38,7 +38,7 @@ def load_checkpoint(path: os.PathLike | str, *, trust: bool = False) -> Checkpoi
     except LotteryError:
         raise
     except Exception as error:  # a damaged file can raise anything
-        forbidden = re.search(r"GLOBAL (\S+)", str(error))
+        forbidden = re.search(r"GLOBAL ([\w.]+)", str(error))
         raise LotteryError(
             f"{path} refers to {forbidden[1]}, which is not data: it may run code when"
             " read, and was not read"
