@@ -2,10 +2,14 @@
 
 import csv
 import json
+import math
 import re
+import subprocess
+import sys
 from xml.etree import ElementTree
 
 import pytest
+from conftest import ROOT
 
 from onelayer_lottery.cli import main
 
@@ -227,3 +231,22 @@ def test_an_unknown_row_of_table_1_is_named(tmp_path, capsys):
     plan.write_text(plan.read_text().replace("iwslt/small", "iwslt/smal"))
     assert main(["plot", str(runs), "-o", str(tmp_path / "out")]) == 1
     assert "table1 is 'iwslt/smal'; give one of iwslt/dense" in capsys.readouterr().err
+
+
+def test_the_example_draws_losses_by_rate_with_the_lowest_between_rates(tmp_path):
+    # Of width 64 the losses have their minimum at 2e-3, where a parabola has it.
+    rates = {"width-64": (1e-3, 2.5e-3, 5e-3), "before-64": (1e-3, 5e-3)}
+    with (tmp_path / "results.jsonl").open("w") as file:
+        for variant, several in rates.items():
+            for rate in several:
+                run = result(f"{variant}-{rate}", 1, 0.5, None)
+                run["variant"] = variant
+                run["config"] = {"train": {"lr": str(rate)}}
+                run["curve"][-1]["nll_loss"] = 4 + math.log(rate / 2e-3) ** 2
+                file.write(json.dumps(run) + "\n")
+    script = ROOT / "examples" / "learning" / "rates.py"
+    words = [sys.executable, script, tmp_path, "-o", tmp_path / "out"]
+    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    assert "| width 64 | 4.480 | 4.050 | 4.840 | 0.002 |" in done.stdout
+    assert "| width 64 | 4.480 | 4.840 |  |" in done.stdout
+    assert (tmp_path / "out" / "loss_by_rate.svg").is_file()
