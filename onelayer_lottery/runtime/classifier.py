@@ -51,6 +51,14 @@ class PairClassifier:
                 f" {flags['num_classes']} classes"
             )
         self._load(ticket)
+        # Without the end of each sentence, and what the task puts before it.
+        added = len(self._before) + sum(t is not None for t in self._before)
+        self._room = self._longest - added
+        if self._room < 1:
+            raise TicketError(
+                f"the ticket's model reads {self._longest} symbols, which leaves none"
+                " for two sentences"
+            )
         for token in self._before:
             if token is not None and token >= len(self._symbols):
                 raise TicketError(f"the ticket has no symbol {token}, which it names")
@@ -94,15 +102,14 @@ class PairClassifier:
             if not sentence.strip():
                 raise LotteryError(f"sentence {number} is empty")
         sides = [self._symbols.encode(self._text.encode(side)) for side in pair]
-        room = self._longest - 2 - sum(token is not None for token in self._before)
         length = sum(map(len, sides))
-        if length > room:
+        if length > self._room:
+            whole = length + self._longest - self._room
             warn(
-                f"a pair of {length + self._longest - room} symbols is longer than the"
-                f" {self._longest} that the model reads; the longer sentence is cut:"
-                f" {quote(pair[0][:60])}"
+                f"a pair of {whole} symbols is longer than the {self._longest} that"
+                f" the model reads; the longer sentence is cut: {quote(pair[0][:60])}"
             )
-        while sum(map(len, sides)) > room:
+        while sum(map(len, sides)) > self._room:
             (sides[0] if len(sides[0]) > len(sides[1]) else sides[1]).pop()
         return [
             token

@@ -12,7 +12,7 @@ from fairseq import options
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 import onelayer_lottery.plugin  # noqa: F401  grids name what it registers
-from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.errors import LotteryError, quote
 from onelayer_lottery.experiments.sweep.grid import Grid
 from onelayer_lottery.experiments.sweep.runs import Flags, words_of
 from onelayer_lottery.models.planted import PlantedModel, config_of
@@ -51,7 +51,7 @@ def _train_problem(flags: Flags, grid: Grid) -> Optional[str]:
     arch = str(flags["arch"])
     if arch not in ARCH_MODEL_REGISTRY:
         near = difflib.get_close_matches(arch, ARCH_MODEL_REGISTRY, 3, 0.5)
-        return f"arch {arch} is not known" + (
+        return f"arch {quote(arch)} is not known" + (
             f"; did you mean {' or '.join(near)}?" if near else ""
         )
     parsed = _parse(options.get_training_parser, flags, grid)
