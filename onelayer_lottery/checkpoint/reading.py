@@ -7,6 +7,7 @@ import pickle
 import re
 import zipfile
 from argparse import Namespace
+from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, BinaryIO, ClassVar, Dict, List, Optional
@@ -38,7 +39,7 @@ def load_checkpoint(path: os.PathLike | str, *, trust: bool = False) -> Checkpoi
     except LotteryError:
         raise
     except Exception as error:  # a damaged file can raise anything
-        forbidden = re.search(r"GLOBAL ([\w.]+)", str(error))
+        forbidden = re.search(r"GLOBAL ([\w.]{1,100})", str(error))
         raise LotteryError(
             f"{path} refers to {forbidden[1]}, which is not data: it may run code when"
             " read, and was not read"
@@ -63,7 +64,7 @@ def section_of(state: Checkpoint, part: str) -> Dict[str, Any]:
     """Return the flags of a part of a checkpoint's configuration, such as "task".
 
     A checkpoint has them in cfg or, if it is old, all together in args. Anything else
-    there counts as no flags.
+    there counts as no flags. Values are those of JSON; any other is quoted as text.
     """
     sections = state.get("cfg")
     own = dict.get(sections, part) if isinstance(sections, dict) else None
@@ -72,7 +73,12 @@ def section_of(state: Checkpoint, part: str) -> Dict[str, Any]:
         if isinstance(values, dict) and values:
             flags = dict(dict.items(values))
             if all(type(name) is str for name in flags):
-                return flags
+                return {
+                    name: [*map(_json_value, value)]
+                    if type(value) is list
+                    else _json_value(value)
+                    for name, value in flags.items()
+                }
     return {}
 
 
@@ -164,6 +170,13 @@ def _refuse_compression(path: Path) -> None:
             f"cannot read {path}: it is a compressed archive of {inside / 1e6:.0f} MB,"
             " and fairseq's checkpoints are not compressed"
         )
+
+
+def _json_value(value: Any) -> Any:
+    """Return a flag's value as JSON has it; fairseq has classes for choices."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    return str(value) if isinstance(value, (str, Enum)) else quote(value)
 
 
 def _without_attributes(values: Dict[Any, Any]) -> Dict[Any, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from enum import Enum
 from typing import Any, Dict, Optional
 
 import torch
@@ -175,12 +174,12 @@ def _configuration(
     flags.update(embed_dict="", trust_checkpoint=False, mask_start="")
     flags["embeddings_inside"] = model.get("embeddings_inside", False)
     task = task_of_flags(task_flags)
-    kept = {n: _json_value(task_flags[n]) for n in task.flags if n in task_flags}
+    kept = {n: task_flags[n] for n in task.flags if n in task_flags}
     if task is not TRANSLATION:  # a ticket without a name translates
         kept["_name"] = task.name
     return {
         "arch": arch,
-        "model": {name: _json_value(value) for name, value in flags.items()},
+        "model": flags,
         "task": kept,
     }
 
@@ -193,13 +192,6 @@ def _architecture(model: Dict[str, Any], base: type) -> str:
             f"its architecture {quote(arch)} is not known to this version"
         )
     return arch
-
-
-def _json_value(value: Any) -> Any:
-    """Return a flag's value as JSON has it; fairseq has classes for choices."""
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    return str(value) if isinstance(value, (str, Enum)) else quote(value)
 
 
 def _is_trained(name: str, flags: Dict[str, Any]) -> bool:
