@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from onelayer_lottery.checkpoint.reading import UNSET
+
 try:
     from fairseq.data import data_utils, language_pair_dataset, token_block_dataset
     from fairseq.distributed import utils as distributed_utils
@@ -112,6 +114,17 @@ def remove_fast_path(model: nn.Module) -> None:
             delattr(layer, name)
         layer.can_use_fastpath = False
         layer.__class__ = _without_fast_path(type(layer))
+
+
+def zero_unset_buffers(model: nn.Module) -> None:
+    """Zero a buffer that fairseq 0.12.2 allocates and never sets.
+
+    It only tells a device and type, but is in every checkpoint, where its content would
+    differ from run to run and might be NaN.
+    """
+    for name, buffer in model.named_buffers():
+        if name.endswith(UNSET):
+            buffer.zero_()
 
 
 def fast_path_names(model: nn.Module) -> Set[str]:

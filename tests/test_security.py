@@ -311,6 +311,7 @@ def test_mutated_numpy_objects_never_crash_the_interpreter(tmp_path):
 import io, pickle, random, sys
 import numpy as np, torch
 import onelayer_lottery.plugin
+from onelayer_lottery.checkpoint.reading import _safety
 state = {"a": np.float64(3.5), "b": np.arange(6.0)}
 file = io.BytesIO()
 torch.save(state, file, _use_new_zipfile_serialization=False)
@@ -322,7 +323,7 @@ for number in range(3000):
         place, other = draw.randrange(len(broken)), draw.randrange(256)
         broken[place] = draw.choice([0, 1, 63, 79, 86, 255, other])
     try:
-        found = torch.load(io.BytesIO(bytes(broken)), weights_only=True)
+        found = torch.load(io.BytesIO(bytes(broken)), **_safety(trust=False))
         repr(found)
         read += 1
     except Exception:
@@ -399,9 +400,18 @@ def test_a_tensor_that_cannot_be_used_is_named(tensor, problem, tmp_path, capsys
     for words in (["inspect", path], ["average", path, "-o", tmp_path / "out.pt"]):
         assert run(*words) == 1
         said = capsys.readouterr().err
+        if "plain" in problem and "refers to torch._utils._rebuild" in said:
+            continue  # torch older than 2.4: other tensors are not built at all
         assert f"cannot use {path}: its 'decoder.x'" in said
         assert problem in said
     assert not (tmp_path / "out.pt").exists()
+
+
+def test_a_buffer_that_fairseq_never_sets_may_hold_anything(tmp_path):
+    path = tmp_path / "a.pt"
+    name = "encoder.embed_positions._float_tensor"
+    torch.save({"model": {name: torch.tensor([float("nan")])}}, path)
+    assert load_checkpoint(path)["model"][name].isnan()
 
 
 def test_tensors_that_want_a_gradient_become_plain(tmp_path):

@@ -12,6 +12,7 @@ from typing import Any, Dict, Iterator, Tuple
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from torch import nn
 
+from onelayer_lottery.compat import zero_unset_buffers
 from onelayer_lottery.conversion.tasks import read_symbols
 from onelayer_lottery.errors import LotteryError, quote
 from onelayer_lottery.planting.roles import HEADS
@@ -35,6 +36,7 @@ def stock_model(ticket: Ticket) -> Tuple[nn.Module, Any]:
     arguments = stock_arguments(ticket, task)
     with refuse_contradictions():
         model = ARCH_MODEL_REGISTRY[arguments.arch].build_model(arguments, task)
+    zero_unset_buffers(model)
     add_heads(model, ticket)
     return model, task
 

@@ -10,7 +10,11 @@ from fairseq.logging import metrics
 from fairseq.models import ARCH_MODEL_REGISTRY
 from torch import Tensor, nn
 
-from onelayer_lottery.compat import all_arguments, warn_of_dropped_data
+from onelayer_lottery.compat import (
+    all_arguments,
+    warn_of_dropped_data,
+    zero_unset_buffers,
+)
 from onelayer_lottery.core.malloc import tune_malloc
 from onelayer_lottery.core.methods import SelectTogether
 from onelayer_lottery.embeddings.into_model import (
@@ -48,7 +52,7 @@ _StockModel: Any = object  # the class that follows; Any to the type checker
 
 
 class PlantedModel(_StockModel):
-    """A mixin; list it before the stock model class."""
+    """A mixin for stock models; list it before the stock class."""
 
     stock_arch: str  # stock architecture that the same flags describe
     config_class = MaskConfig
@@ -79,11 +83,11 @@ class PlantedModel(_StockModel):
         try:
             model = super().build_model(args, task)
         except ValueError as error:
-            if str(error).startswith(
-                "--"
-            ):  # fairseq's message about contradictory flags
-                raise SystemExit(str(error)) from None
-            raise
+            if not str(error).startswith("--"):
+                raise
+            # fairseq's own message about flags that contradict each other
+            raise SystemExit(str(error)) from None
+        zero_unset_buffers(model)
         model.mask_config = config
         model.max_update = getattr(given, "max_update", None) or 0
         try:
