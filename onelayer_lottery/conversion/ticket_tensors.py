@@ -65,7 +65,7 @@ def masked_state_dict(ticket: Ticket, model: nn.Module) -> Dict[str, Tensor]:
 
     ``model`` has the shape of the ticket's; its buffers and the names of its tied
     parameters are used. A ticket has no scores: those returned choose the same masks,
-    with a margin around the threshold from which training could go on.
+    with a margin around the threshold, so that training could continue.
     """
     stored = model.state_dict()
     tensors = {n: b for n, b in model.named_buffers() if n in stored}
@@ -80,9 +80,10 @@ def masked_state_dict(ticket: Ticket, model: nn.Module) -> Dict[str, Tensor]:
             tensors[name + FROZEN] = imported_weight(ticket, masked.role)
         embedding = name.endswith("embed_tokens")
         bound = score_bound(masked.mask.shape[1], size, embedding=embedding)
-        factors = torch.from_numpy(masked.factors()).half()
+        # Rounded to half precision once: versions of torch multiply it differently.
+        factors = torch.from_numpy(masked.factors()).float()
         scores = factors.abs().add_(0.5).mul_(bound / 2)
-        tensors[name + SCORES] = scores.copysign_(factors.add_(0.5))
+        tensors[name + SCORES] = scores.copysign_(factors.add_(0.5)).half()
     for name, scale in ticket.dense.items():
         if SCALES in name:
             tensors[name] = torch.from_numpy(scale)
