@@ -21,7 +21,6 @@ from measure import HEADS, Row, hush_fairseq, interleave, machine, markdown, rat
 from models import Size, batch, build_trainer, named_size
 from rows import QUICK
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from onelayer_lottery.core.mask import kept_count, top_k_mask
 from onelayer_lottery.core.methods import METHODS, MaskMethod
@@ -98,6 +97,8 @@ def mask_shapes(size: Size) -> List[tuple]:
 
 def count_costs(name: str) -> Dict[str, Cost]:
     """The cost of selecting all masks once, on fake tensors of a CUDA device."""
+    from torch._subclasses.fake_tensor import FakeTensorMode  # not in torch 1.12
+
     with FakeTensorMode():
         scores = [torch.empty(s, device="cuda") for s in mask_shapes(named_size(name))]
         # Made once for a training, so not counted.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Callable, List, NamedTuple, Optional
 
@@ -15,6 +16,9 @@ from warm import warm
 ROOT = Path(__file__).parent.parent
 USER_DIR = ROOT / "onelayer_lottery"
 sys.path.insert(0, str(ROOT / "examples" / "demo"))
+
+# Older versions cannot have tensors of a device that is not there.
+FAKE_DEVICES = tuple(map(int, metadata.version("torch").split(".")[:2])) >= (2, 6)
 
 SPLITS = {"train": 600, "valid": 60, "test": 30}
 

@@ -3,6 +3,7 @@ fairseq and read the flags. What is killed is the process that trains."""
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -14,7 +15,6 @@ from typing import Any, List
 from unittest import mock
 
 import torch
-import torch._dynamo  # by the first step of an optimizer
 from conftest import USER_DIR, Fairseq
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
@@ -22,6 +22,9 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq_cli import train as fairseq_train
 
 from onelayer_lottery.checkpoint.reading import load_checkpoint
+
+with contextlib.suppress(ImportError):  # of torch 2, by the first step of an optimizer
+    import torch._dynamo
 
 _FORKS = multiprocessing.get_context("forkserver")
 

@@ -10,6 +10,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from stock import batch, build, build_tiny, dictionary, translation_task
 from test_convert import checkpoint_of, dictionaries_of, text_of, trained_model
 
+from onelayer_lottery.compat import remove_fast_path
 from onelayer_lottery.conversion.from_checkpoint import ticket_from_checkpoint
 from onelayer_lottery.conversion.tasks import Dictionaries
 from onelayer_lottery.conversion.to_checkpoint import (
@@ -244,6 +245,7 @@ def test_all_but_the_reservoirs_is_the_stock_model_to_be_trained(kind):
     model = reservoir(kind)
     torch.manual_seed(3)
     stock = build_tiny("transformer", share_decoder_input_output_embed=True)
+    remove_fast_path(stock)
     ours = dict(model.named_parameters())
     names = [
         f"{part.replace(':', '.layers.')}." for part in layers_for(kind).split("/")
@@ -264,6 +266,7 @@ def test_without_reservoirs_it_is_the_stock_model():
     model = reservoir(reservoir_layers="none").eval()
     flags = {"share_decoder_input_output_embed": True}
     stock = build_tiny("transformer", **flags).eval()
+    remove_fast_path(stock)
     state = {k: v for k, v in model.state_dict().items() if k != "mask_version"}
     stock.load_state_dict(state)
     sample = batch()

@@ -8,6 +8,7 @@ from fairseq.data import FairseqDataset
 from fairseq.tasks import FairseqTask
 
 from onelayer_lottery.checkpoint.resuming import same_batches, whole_updates
+from onelayer_lottery.compat import fairseq_version
 
 
 class Sentences(FairseqDataset):
@@ -70,6 +71,9 @@ def test_a_training_that_is_resumed_in_epoch_3_gets_the_same_batches(
     assert list(resumed.next_epoch_itr()) == epochs[4]
 
 
+@pytest.mark.skipif(
+    fairseq_version() == "0.12.2", reason="fairseq 0.12.2 fills all epochs alike"
+)
 def test_batches_that_are_filled_anew_in_each_epoch_stay_so():
     anew = {"update_epoch_batch_itr": True, "workers": 0}
     first, third = (batches(epoch=epoch, **anew).frozen_batches for epoch in (1, 3))
