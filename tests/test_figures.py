@@ -146,7 +146,7 @@ def test_variants_of_one_keep_are_compared_by_loss_and_flip_rate(tmp_path):
     out = plot(runs, tmp_path)
     texts = svg_texts((out / "figureNone-Multi30k_curves.svg").read_text())
     assert "validation nll_loss" in texts
-    assert "mask bits turned by an update, %" in texts
+    assert "mask bits flipped by an update, %" in texts
     assert not (out / "figureNone-Multi30k_by_keep.svg").exists()
 
 

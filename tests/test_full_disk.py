@@ -101,5 +101,5 @@ def test_a_training_goes_on_when_the_full_disk_has_room_again(disk, fairseq, tmp
     assert load_checkpoint(folder / "checkpoint_1_5.pt")
     resize(disk, "64m")
     training.finish()
-    assert "going on from checkpoint" in training.log.read_text("utf-8")
+    assert "continuing from checkpoint" in training.log.read_text("utf-8")
     assert_same_training(folder, through)

@@ -88,5 +88,5 @@ def test_a_training_goes_on_with_other_processes(trainings, before, now):
     run(ways[now])
     assert_same_updates(folder / "run" / LAST, folder / "through1" / LAST)
     shutil.rmtree(folder / "run")
-    moved = f"going on after 2 batches of epoch 2, on {now} processes instead of"
+    moved = f"continuing after 2 batches of epoch 2, on {now} processes instead of"
     assert (moved in ways[now][0].log.read_text("utf-8")) == (before != now)

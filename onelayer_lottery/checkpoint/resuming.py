@@ -1,4 +1,4 @@
-"""Resuming a training where it was: what fairseq does before its first update.
+"""Resume a training exactly where it stopped, which fairseq alone does not do.
 
 fairseq has no hook between building the trainer and its first update, so its function
 that loads the last checkpoint is wrapped. Trainings of other models stay as they are.
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 def watch_resuming() -> None:
-    """Let a training go on as if it had not been stopped, and a finished one be."""
+    """Make a stopped training continue exactly, and a finished one stay as it is."""
     load = checkpoint_utils.load_checkpoint
     if hasattr(load, "__wrapped__"):
         return
@@ -35,7 +35,7 @@ def watch_resuming() -> None:
             loaded = load(cfg, trainer, **options)
         done, most = trainer.get_num_updates(), trainer.cfg.optimization.max_update
         if 0 < most <= done:
-            # fairseq would train one update more, each time that it is called.
+            # fairseq would train one more update each time.
             logger.info("the training is finished: it has %s updates", done)
             raise SystemExit(0)
         return loaded
@@ -44,7 +44,7 @@ def watch_resuming() -> None:
 
 
 def whole_updates(batches: int, *, processes: int, frequency: int) -> int:
-    """How many of the first batches of an epoch make whole updates.
+    """Return how many of the first batches of an epoch make whole updates.
 
     fairseq never ends an epoch that it begins in the middle of an update.
     """
@@ -80,7 +80,7 @@ def same_batches(task: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _same_place(trainer: Any) -> Iterator[None]:
-    """Go on after the batches that are done, however many processes did them.
+    """Continue after the batches that are done, however many processes did them.
 
     A checkpoint counts the batches of one process. It is read by the first process,
     which sends it to the others.
@@ -108,7 +108,7 @@ def _move(state: Dict[str, Any], trainer: Any) -> None:
     place["iterations_in_epoch"] = whole // now
     if before != now or whole < done:
         logger.info(
-            "going on after %s batches of epoch %s, on %s processes instead of %s%s",
+            "continuing after %s batches of epoch %s, on %s processes instead of %s%s",
             whole,
             place["epoch"],
             now,

@@ -1,4 +1,4 @@
-"""A last checkpoint that a kill left unfinished: fairseq copies it in place."""
+"""Replace a last checkpoint that a kill left unfinished: fairseq copies it in place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ASIDE = "checkpoint_last.pt.torn"
 
 
 def mend_last(folder: Path) -> None:
-    """Put the newest whole checkpoint in the place of a last one that cannot be read.
+    """Replace a last checkpoint that cannot be read by the newest whole one.
 
     The unreadable file is kept beside it under another name. Without a whole
     checkpoint, nothing is done.
@@ -34,8 +34,8 @@ def mend_last(folder: Path) -> None:
             with whole_file(last) as file, path.open("rb") as source:
                 shutil.copyfileobj(source, file)
             logger.warning(
-                "%s cannot be read: a training was killed while it was written; going"
-                " on from %s, the unreadable file is now %s",
+                "%s cannot be read: a training was killed while it was written;"
+                " continuing from %s, the unreadable file is now %s",
                 last,
                 path.name,
                 ASIDE,

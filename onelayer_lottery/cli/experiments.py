@@ -21,10 +21,10 @@ def _add_sweep(commands) -> None:
         "sweep",
         help="train, translate and score every run of a grid",
         description="Run fairseq-train and fairseq-generate for every run of a grid"
-        " file, each in processes of its own. Stop it as you like: called again, it"
-        " goes on. Finished runs are never repeated, half-finished ones go on from"
-        " their checkpoint, failed ones are tried again. One line of JSON per run is"
-        " in OUT/results.jsonl; of a finished run its best checkpoint, its ticket and"
+        " file, each in processes of its own. Stop it whenever you like: called again,"
+        " it continues. Finished runs are never repeated, half-finished ones continue"
+        " from their checkpoint, failed ones are tried again. OUT/results.jsonl has one"
+        " line of JSON per run; of a finished run its best checkpoint, its ticket and"
         " its logs are kept.",
         epilog="exit status: 0 all runs finished, 1 some failed, 2 misuse, 130 stopped",
     )
@@ -142,7 +142,7 @@ def _add_plot(commands) -> None:
         help="draw the figures and tables of a sweep",
         description="Draw the paper's figures, learning curves and score by bytes as"
         " SVG from OUT of a sweep, write Table 1 as Markdown and CSV, and report.html,"
-        " one page with all of it. What is missing is said, not an error.",
+        " one page with all of it. Missing runs are listed, not an error.",
     )
     parser.add_argument("runs", type=Path, metavar="RUNS", help="OUT of the sweep")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR")

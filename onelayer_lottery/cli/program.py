@@ -30,8 +30,8 @@ from onelayer_lottery.errors import LotteryError
 def main(argv: Optional[List[str]] = None) -> int:
     """Run a subcommand; 0 done, 1 failed, 2 misuse."""
     name = "onelayer-lottery"
-    # fairseq's log of batches, matplotlib's of fonts and torch's of pinned memory say
-    # nothing to a user here.
+    # Users do not need fairseq's log of batches, matplotlib's of fonts and torch's
+    # warning about pinned memory.
     for library in ("fairseq", "matplotlib"):
         logging.getLogger(library).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*pin_memory.*")
@@ -90,7 +90,7 @@ def _writing() -> Iterator[None]:
 
 
 def _drop_output() -> None:
-    """Leave nothing that Python would try to write when it ends, and fail again."""
+    """Drop what is left to write, or Python would fail again when it exits."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

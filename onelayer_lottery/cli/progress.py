@@ -9,7 +9,7 @@ import time
 from typing import List
 
 _WIDTH = 30
-_PAUSE = 0.1  # seconds between two pictures
+_PAUSE = 0.1  # seconds between updates of the bar
 
 
 class Progress:
@@ -43,6 +43,6 @@ class Progress:
             self._shown = time.monotonic()
 
     def end(self) -> None:
-        """Take the bar away."""
+        """Erase the bar."""
         if self._shown:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)

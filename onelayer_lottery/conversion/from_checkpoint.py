@@ -195,7 +195,7 @@ def _architecture(model: Dict[str, Any], base: type) -> str:
 
 
 def _is_trained(name: str, flags: Dict[str, Any]) -> bool:
-    """Whether a tensor belongs into the ticket: trained, and not that of another."""
+    """Whether a tensor belongs in the ticket: trained, and not tied to another."""
     layer, _, key = name.rpartition(".")
     if key == "bias":
         return True

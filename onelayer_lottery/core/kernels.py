@@ -1,8 +1,8 @@
 """The two compiled loops over all weights of a model.
 
 Each takes one pass over memory. They are built with the package where a C compiler is
-found; where they are missing, or for tensors that they do not take, torch does the same
-in several passes.
+found; where they are missing, or for tensors that they do not support, torch does the
+same in several passes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Bracket(NamedTuple):
 
 
 def can_loop(*tensors: Tensor) -> bool:
-    """Whether the compiled loops are there and take these tensors."""
+    """Whether the compiled loops were built and support these tensors."""
     return compiled is not None and all(
         t.dtype == torch.float32 and t.is_contiguous() and t.device.type == "cpu"
         for t in tensors
@@ -68,5 +68,5 @@ def score_gradient(
 
 
 def _threads() -> int:
-    """As many as torch has; one in a fork, which inherits OpenMP without threads."""
+    """As many as torch uses; one in a fork, which inherits OpenMP without threads."""
     return torch.get_num_threads() if os.getpid() == _PROCESS else 1

@@ -41,7 +41,7 @@ class MaskMethod:
         raise NotImplementedError
 
     def write(self, weight: MaskedWeight, *, out: Tensor) -> None:
-        """Write W to ``out``; override it where W can be had without M."""
+        """Write W to ``out``; override it where W is cheaper without M."""
         torch.mul(weight.frozen.weight, self.mask(weight).to(out.dtype), out=out)
 
 

@@ -154,7 +154,7 @@ class _Product:
 
 
 class MaskedLinear(nn.Module):
-    """y = x (W * M)^T + b, M = top-k(|S|); the bias is fixed unless a parameter.
+    """y = x (W * M)^T + b, M = top-k(|S|); the bias is fixed unless it is a parameter.
 
     It is not an nn.Linear, whose weight is a parameter. fairseq's attention reads the
     ``weight`` and ``bias`` of its projections and never calls them.
@@ -259,15 +259,15 @@ def scaled(weight: Tensor, scales: Iterable[Tensor]) -> Tensor:
     return weight
 
 
-def first_scales(shape: Tuple[int, int], kind: str) -> List[Tensor]:
-    """Make scales of 1 for a weight (out, in): one for all, by row, by column."""
+def first_scales(shape: Tuple[int, int], per: str) -> List[Tensor]:
+    """Make scales of 1 for a weight (out, in), as --mask-scale names them."""
     by_row, by_column = torch.ones(shape[0], 1), torch.ones(1, shape[1])
     return {
         "none": [],
         "tensor": [torch.ones(1, 1)],
         "row": [by_row],
         "row-column": [by_row, by_column],
-    }[kind]
+    }[per]
 
 
 def score_bound(inputs: int, size: str = "fan-in", *, embedding: bool = False) -> float:

@@ -108,9 +108,8 @@ def _build(state: Checkpoint, task: Any) -> nn.Module:
     arguments = checkpoint_arguments(state, TransformerModel)
     model_class = ARCH_MODEL_REGISTRY[arguments.arch]
     if not issubclass(model_class, PlantedModel):
-        vars(arguments).update(
-            dict.fromkeys(PATHS)
-        )  # the checkpoint holds the embeddings
+        # The checkpoint holds the embeddings.
+        vars(arguments).update(dict.fromkeys(PATHS))
     ARCH_CONFIG_REGISTRY[arguments.arch](arguments)
     held = {
         name[: -len(ending)]: tuple(tensor.shape)

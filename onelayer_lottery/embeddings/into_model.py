@@ -44,7 +44,7 @@ class PendingCheckpoint(NamedTuple):
 def pending_checkpoint(args: Any) -> PendingCheckpoint:
     """Return what the arguments of a model say about its checkpoint."""
     restore = getattr(args, "restore_file", None) or ""
-    places = [
+    candidates = [
         restore if os.path.dirname(restore) else "",
         os.path.join(getattr(args, "save_dir", None) or "", restore),
         getattr(args, "finetune_from_model", None) or "",
@@ -52,7 +52,7 @@ def pending_checkpoint(args: Any) -> PendingCheckpoint:
     return PendingCheckpoint(
         embeddings=getattr(args, "embeddings_inside", False),
         start=getattr(args, "start_inside", False),
-        exists=any(map(os.path.isfile, places)),
+        exists=any(map(os.path.isfile, candidates)),
     )
 
 

@@ -1,4 +1,4 @@
-"""Lines of text as they come, in groups that do not wait for more."""
+"""Group lines of text as they arrive, without waiting for more."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from queue import Empty, Queue
 from threading import Thread
 from typing import Iterable, Iterator, List
 
-# Lines that are taken together, if so many are waiting: few at first, for an early
-# answer, then more, for fuller batches.
+# Most lines in a group: few at first, for an early answer, then more, for fuller
+# batches.
 _FIRST_GROUP, _LARGEST_GROUP = 64, 512
 _END = object()
 
 
 def waiting_lines(lines: Iterable[str]) -> Iterator[List[str]]:
-    """Group lines as they come: those that wait go together, none waits for more."""
+    """Yield whatever lines are available; never wait to fill a group."""
     queue: Queue = Queue(maxsize=2 * _LARGEST_GROUP)
 
     def fill() -> None:
         try:
             for line in lines:
                 queue.put(line.rstrip("\r\n"))
-        except OSError as error:  # for who waits, not for this thread
+        except OSError as error:  # raised again below, in the caller's thread
             queue.put(error)
         finally:
             queue.put(_END)

@@ -26,7 +26,7 @@ def nonfinite(model: nn.Module, num_updates: int) -> Optional[str]:
         if not math.isfinite(parameter.detach().sum(dtype=_wide(parameter)).item()):
             return (
                 f"{name} has a NaN or infinity at update {num_updates}: the training"
-                " broke down; go on from an earlier checkpoint with a lower --lr, or"
+                " broke down; continue from an earlier checkpoint with a lower --lr, or"
                 " with --clip-norm"
             )
     return None

@@ -39,7 +39,7 @@ class MaskConfig(FairseqDataclass):
     mask_method: str = flag_field(
         "topk",
         "what a mask does: it keeps the weights of the largest scores and drops all"
-        " others, or (signed) also turns the sign of those whose score is negative",
+        " others, or (signed) also flips the sign of those whose score is negative",
     )
     mask_keep: float = flag_field(
         0.5, "fraction of the weights of each tensor that its mask keeps, in (0, 1]"

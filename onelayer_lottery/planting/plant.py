@@ -67,7 +67,7 @@ def plant(
     max_update: int = 0,
     prefix: str = "",
 ) -> None:
-    """Turn a stock model into a masked one, in place; call it when all else is built.
+    """Turn a stock model into a masked one, in place; call it on a complete model.
 
     ``imports`` has matrices (symbols, dimension) that replace random ones, by the name
     of their embedding. ``start`` has the tensors of a trained model of the same shape,
@@ -138,7 +138,7 @@ class _Planter:
         self.layers: Dict[nn.Module, nn.Module] = {}  # by stock layer
 
     def leave_unmasked(self, model: nn.Module, prefix: str) -> None:
-        """Give a first value to weights that are trained, or imported and whole."""
+        """Keep stock layers whose weight gets no mask, and set its first value."""
         values: Dict[nn.Parameter, nn.Parameter] = {}  # by stock weight
         for name, layer in list(model.named_modules(remove_duplicate=False)):
             if not _has_weight(layer):

@@ -6,7 +6,7 @@ import json
 from typing import Dict, List, Tuple
 
 _WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-_NOT_SUBWORDS = ("<unk>", "<mask>")  # symbols of a dictionary that are no numbers
+_NOT_SUBWORDS = ("<unk>", "<mask>")  # symbols of a dictionary that are not numbers
 
 
 class ByteLevel:
@@ -36,8 +36,8 @@ class ByteLevel:
             word if word in _NOT_SUBWORDS else self._subwords[int(word)]
             for word in text.split()
         ]
-        found = bytes(self._bytes[letter] for letter in "".join(names))
-        return found.decode(errors="replace")
+        content = bytes(self._bytes[letter] for letter in "".join(names))
+        return content.decode(errors="replace")
 
     def _split(self, parts: List[str]) -> List[str]:
         """Merge the pair of lowest rank, wherever it is, until none has a rank."""
@@ -63,7 +63,7 @@ def _merged(parts: List[str], pair: Tuple[str, ...]) -> List[str]:
 
 
 def _letters() -> List[str]:
-    """A printable letter for each byte: itself, or if it has none, one from 256 on."""
+    """Return a printable letter for each byte: its own, or else one from 256 on."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = iter(range(256, 512))
     return [chr(b if b in printable else next(others)) for b in range(256)]

@@ -32,11 +32,11 @@ class Symbols:
         self.words.append(word)
 
     def encode(self, text: str) -> List[int]:
-        """The indices of the words of a text, without an end of sentence."""
+        """Return the indices of the words of a text, without an end of sentence."""
         return [self._index.get(word, UNK) for word in text.split()]
 
     def decode(self, indices: Iterable[int]) -> str:
-        """The words at these indices; sentence ends, where there are any, are left."""
+        """Return the words at these indices, without sentence ends."""
         return " ".join(self.words[i] for i in indices if i not in (BOS, EOS))
 
 
@@ -68,7 +68,7 @@ def read_symbols(text: str, *, most: Optional[int] = None, extra: str = "") -> S
 
 
 def read_classes(text: str, count: int) -> List[str]:
-    """The labels of a classification head in the order of its outputs."""
+    """Return the labels of a classification head in the order of its outputs."""
     labels = read_symbols(text, most=count + _EXTRA_LABELS).words[len(SPECIAL) :]
     if len(labels) < count:
         raise LotteryError(

@@ -1,4 +1,4 @@
-"""From raw text to the words of a dictionary and back: all that a ticket says of it."""
+"""Turn raw text into the words of a dictionary and back, by the steps in a ticket."""
 
 from __future__ import annotations
 
@@ -56,16 +56,16 @@ def needed_libraries(ticket: Ticket) -> List[str]:
 def describe_text(ticket: Ticket) -> str:
     """Return the steps from raw text on, for people."""
     steps = ticket.text or TextSteps()
-    found = []
+    names = []
     if steps.moses:
         dashes = ", dashes split" if steps.moses.dashes else ""
         languages = f"{steps.moses.source} and {steps.moses.target}"
-        found.append(f"Moses' tokens of {languages}{dashes}")
+        names.append(f"Moses' tokens of {languages}{dashes}")
     if steps.lower:
-        found.append("lower case")
+        names.append("lower case")
     if ticket.bpe:
-        found.append(f"subwords of {ticket.bpe.kind}")
-    return "; ".join(found) or "words as they are"
+        names.append(f"subwords of {ticket.bpe.kind}")
+    return "; ".join(names) or "words as they are"
 
 
 def _tokenizer(moses: Moses) -> Step:

@@ -1,4 +1,4 @@
-"""The subword model inside a ticket: it splits and joins words as fairseq's does.
+"""The subword model inside a ticket: it splits and joins words as fairseq does.
 
 The libraries behind it end the process on some files that are not theirs. Codes and
 merges are therefore checked here, line by line, before a library sees them.

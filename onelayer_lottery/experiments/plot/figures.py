@@ -122,7 +122,7 @@ def plot_compared(panel: Panel, ax: Optional[Axes] = None) -> Axes:
 def plot_flips(panel: Panel, ax: Optional[Axes] = None) -> Axes:
     """Draw the flip rate, the fraction of mask bits an update flips, by updates."""
     ax = _plot_series(panel, _mean_flips, ax)
-    ax.set_ylabel("mask bits turned by an update, %")
+    ax.set_ylabel("mask bits flipped by an update, %")
     return ax
 
 

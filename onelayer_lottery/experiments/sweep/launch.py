@@ -110,14 +110,14 @@ class Submitit:
 
 
 class _Queue:
-    """SLURM's queue of this user's jobs, asked now and then.
+    """SLURM's queue of this user's jobs, polled now and then.
 
-    submitit learns of a cancelled job by ``sacct`` only: where a cluster keeps no
-    accounts it would wait for ever, and elsewhere it asks ever more rarely.
+    submitit learns only from ``sacct`` that a job was cancelled. On a cluster without
+    accounting it would wait forever, and elsewhere it polls less and less often.
     """
 
-    PAUSE = 5.0  # seconds between two questions
-    PATIENCE = 15.0  # seconds in which the result of a job may still turn up
+    PAUSE = 5.0  # seconds between two polls
+    PATIENCE = 15.0  # seconds to wait for the result of a job that left the queue
 
     def __init__(self) -> None:
         self.asked = -math.inf
@@ -125,7 +125,7 @@ class _Queue:
         self.missing: Dict[str, float] = {}  # since when, by id
 
     def has_lost(self, job: str) -> bool:
-        """Whether a job is neither waiting nor running any more."""
+        """Whether a job has left the queue without a result."""
         now = time.monotonic()
         if now - self.asked > self.PAUSE:
             self.asked, self.jobs = now, _queued_jobs()
@@ -136,7 +136,7 @@ class _Queue:
 
 
 def _queued_jobs() -> Optional[Set[str]]:
-    """The ids of this user's jobs; None when SLURM does not answer."""
+    """Return the ids of this user's jobs, or None if SLURM does not answer."""
     command = ["squeue", "--me", "--noheader", "--format", "%A"]
     try:
         done = subprocess.run(command, capture_output=True, check=True, timeout=60)
@@ -181,7 +181,7 @@ def run_command(folder: Path) -> List[str]:
 
 
 def visible_gpus() -> List[str]:
-    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    """Return the GPUs that this process may use, as in CUDA_VISIBLE_DEVICES."""
     import torch
 
     named = os.environ.get("CUDA_VISIBLE_DEVICES")

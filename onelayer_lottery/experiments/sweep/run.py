@@ -1,4 +1,4 @@
-"""One run in a process of its own: train, generate, score, and say what came out.
+"""One run in a process of its own: train, generate, score, and write the result.
 
 Started as ``python -m onelayer_lottery.experiments.sweep.run FOLDER`` with
 FOLDER/task.json. It can be killed at any point and started again.
@@ -119,7 +119,7 @@ def _run(folder: Path, task: Dict[str, Any]) -> Dict[str, Any]:
 def _has_all_updates(last: Path, flags: Dict[str, Any]) -> bool:
     """Whether a kill came after the last checkpoint of a training.
 
-    fairseq would train one update more. Masked models see to that themselves.
+    fairseq would train one more update. Masked models prevent that themselves.
     """
     most = float(flags.get("max-update") or 0)
     if not most or not last.is_file():
@@ -145,24 +145,25 @@ def _step(name: str, words: List[str], log: Path) -> None:
 
 
 def _own_environment() -> Dict[str, str]:
-    """Without what SLURM or torchrun say of a job of theirs.
+    """Return the environment without the variables of SLURM and torchrun.
 
-    fairseq would take it for its own; a run has one machine and starts its processes.
+    fairseq would join the job that they describe. A run is on one machine, and fairseq
+    starts its processes.
     """
     foreign = r"SLURM_.*|MASTER_(ADDR|PORT)|(LOCAL_)?(RANK|WORLD_SIZE)"
     return {k: v for k, v in os.environ.items() if not re.fullmatch(foreign, k)}
 
 
 def _last_words(log: Path) -> str:
-    """What a failed command said at last; a full disk before all else."""
+    """Return the last line of a failed command's log, or the one about a full disk."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     full = [line for line in lines[-60:] if os.strerror(28) in line]
-    said = full or [line for line in lines if line.strip()] or ["nothing"]
-    return said[-1].strip()[-300:]
+    candidates = full or [line for line in lines if line.strip()] or ["nothing"]
+    return candidates[-1].strip()[-300:]
 
 
 def _expected(task: Dict[str, Any]) -> int:
-    """How many sentences are to be translated."""
+    """Return how many sentences are to be translated."""
     words = task["steps"]["generate"]
     subset = (
         words[words.index("--gen-subset") + 1] if "--gen-subset" in words else "test"

@@ -1,4 +1,4 @@
-"""Run every run of a grid, some at a time, and continue after a stop."""
+"""Run every run of a grid, a few at a time, and continue after a stop."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class _Sweep:
         self.progress.show(self._share_done(), self._counts(), last=True)
 
     def _forget_lost(self) -> None:
-        """Repeat runs whose checkpoint others need but is gone.
+        """Repeat runs whose checkpoint is gone but needed by other runs.
 
         It may have been removed to save space, or only results were copied here.
         """
