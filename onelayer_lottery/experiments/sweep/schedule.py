@@ -5,10 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 import shutil
 import signal
-import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +27,11 @@ from onelayer_lottery.experiments.sweep.commands import (
 )
 from onelayer_lottery.experiments.sweep.flags import is_masked
 from onelayer_lottery.experiments.sweep.grid import Grid
+from onelayer_lottery.experiments.sweep.progress import (
+    Progress,
+    say,
+    share_trained,
+)
 from onelayer_lottery.experiments.sweep.run import FAILURE, RESULT, TASK, TRAINED
 from onelayer_lottery.experiments.sweep.runs import Run
 from onelayer_lottery.files import whole_file
@@ -67,12 +70,12 @@ class _Sweep:
             if run.id not in self.finished:
                 self._collect(run)
         self._forget_lost()
-        self.progress = _Progress(len(self.runs), self._share_done())
+        self.progress = Progress(len(self.runs), self._share_done())
 
     def go(self, jobs: int) -> None:
         waiting = [run for run in self.runs if run.id not in self.finished]
         if len(waiting) < len(self.runs):
-            _say(f"{len(self.runs) - len(waiting)} of {len(self.runs)} runs are done")
+            say(f"{len(self.runs) - len(waiting)} of {len(self.runs)} runs are done")
         while waiting or self.running:
             for run in self._ended():
                 self._settle(run)
@@ -96,7 +99,7 @@ class _Sweep:
             for id in waiting.pop().needs:
                 if id in self.finished and self._lost(self.by_id[id]):
                     need = self.by_id[id]
-                    _say(
+                    say(
                         f"{need.name} runs again: its checkpoint is needed, but missing"
                     )
                     self.again.add(id)
@@ -191,7 +194,7 @@ class _Sweep:
         """Return how many runs are done; a running one counts in part."""
         done = len(self.failed) + sum(run.id in self.finished for run in self.runs)
         return done + sum(
-            _share_trained(folder_of(self.out, run) / "train.log", run)
+            share_trained(folder_of(self.out, run) / "train.log", run)
             for run in self.runs
             if run.id in self.running
         )
@@ -200,59 +203,6 @@ class _Sweep:
         done = sum(run.id in self.finished for run in self.runs)
         failed = f", {len(self.failed)} failed" if self.failed else ""
         return f"{done}/{len(self.runs)} runs{failed}, {len(self.running)} running"
-
-
-class _Progress:
-    """A progress bar with the time left; without a terminal, a line a minute."""
-
-    def __init__(self, total: int, done: float):
-        self.total, self.before = total, done
-        self.started = time.time()
-        self.shown = 0.0
-        self.terminal = sys.stderr.isatty()
-
-    def show(self, done: float, counts: str, *, last: bool = False) -> None:
-        pause = 1 if self.terminal else 60
-        if not last and time.time() - self.shown < pause:
-            return
-        self.shown = time.time()
-        share = done / self.total
-        bar = "#" * round(20 * share)
-        spent = time.time() - self.started
-        line = f"[{bar:-<20}] {share:4.0%} {counts}, {_duration(spent)}"
-        if not last:
-            line += f", ETA {self._left(done, spent)}"
-        if self.terminal:
-            print(
-                f"\r{line:<79}", end="\n" if last else "", file=sys.stderr, flush=True
-            )
-        else:
-            _say(line)
-
-    def say(self, line: str) -> None:
-        _say(f"\r{line:<79}" if self.terminal else line)
-
-    def _left(self, done: float, spent: float) -> str:
-        won = done - self.before
-        if won < 0.02:
-            return "?"
-        return _duration(spent * (self.total - done) / won)
-
-
-def _share_trained(log: Path, run: Run) -> float:
-    """Return the part of a run that is done, from the updates or epochs in its log."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - 8192))
-            tail = file.read().decode("utf-8", "replace")
-    except FileNotFoundError:
-        return 0.0
-    shares = [0.0]
-    for flag, name in (("max-update", '"num_updates": "'), ("max-epoch", '"update": ')):
-        values = re.findall(rf"{name}([\d.]+)", tail)
-        if values and float(run.train.get(flag, 0)) > 0:
-            shares.append(float(values[-1]) / float(run.train[flag]))
-    return min(0.95, 0.95 * max(shares))
 
 
 def _plan(grid: Grid) -> Dict[str, Any]:
@@ -331,13 +281,3 @@ def _ended_by_signals() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
