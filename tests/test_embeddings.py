@@ -19,6 +19,7 @@ from onelayer_lottery.conversion.from_checkpoint import (
 from onelayer_lottery.conversion.to_checkpoint import checkpoint_from_ticket
 from onelayer_lottery.conversion.to_model import baked_model
 from onelayer_lottery.core.frozen import frozen_weight
+from onelayer_lottery.embeddings.checkpoint_file import dictionary_symbols
 from onelayer_lottery.embeddings.reading import read_vectors
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.ticket.format import read_ticket, write_ticket
@@ -405,3 +406,10 @@ def test_flags_of_embeddings_that_contradict_are_refused(task, flags, sentence):
     with pytest.raises(SystemExit) as stop:
         build_tiny(task=task, **flags)
     assert str(stop.value).startswith(sentence)
+
+
+def test_a_malformed_dictionary_is_named(tmp_path):
+    path = tmp_path / "dict.txt"
+    path.write_text("word\n")
+    with pytest.raises(LotteryError, match=r"dict\.txt: it cannot be read: 'word'"):
+        dictionary_symbols(path)

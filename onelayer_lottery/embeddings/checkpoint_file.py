@@ -18,6 +18,7 @@ from onelayer_lottery.checkpoint.reading import Checkpoint, load_checkpoint, sec
 from onelayer_lottery.embeddings.vectors import Vectors
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.files import is_checkpoint
+from onelayer_lottery.text.dictionary import read_symbols
 from onelayer_lottery.ticket.tasks import MASK
 
 SIDES = ("encoder", "decoder")
@@ -42,7 +43,6 @@ _PLACES = {
 _POSITIONS = tuple(
     name.replace("embed_tokens", "embed_positions") for name in _PLACES["encoder"][:3]
 )
-_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")  # fairseq's, in its order
 
 
 def read_checkpoint_vectors(
@@ -86,13 +86,11 @@ def checkpoint_symbols(path: Path, state: Checkpoint, side: str) -> Optional[Lis
 
 def dictionary_symbols(path: Path) -> List[str]:
     """Read the symbols of a fairseq dictionary in the order of their rows."""
-    symbols = list(_SPECIAL)
-    for line in filter(None, read_dictionary(path).split("\n")):
-        symbol = line.rsplit(" ", 1)[0]
-        if line.endswith("#fairseq:overwrite"):
-            symbol = symbol.rsplit(" ", 1)[0]
-        symbols.append(symbol)
-    return symbols
+    text = read_dictionary(path)
+    try:
+        return read_symbols(text).words
+    except LotteryError as error:
+        raise LotteryError(f"the dictionary {path}: {error}") from None
 
 
 def _matrix(tensors: Dict[str, Any], name: str, path: Path) -> Tensor:
