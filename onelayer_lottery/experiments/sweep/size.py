@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict
 
@@ -64,13 +65,12 @@ def _masked_size(state: Checkpoint, folder: Path, *, data: Path) -> Dict[str, An
         dictionaries = find_dictionaries(state, beside=folder, given=data)
     except LotteryError:
         dictionaries = None
-    sizes: Dict[str, int] = {}
-    bare = ticket_from_checkpoint(state)
-    sizes["ticket_without_dictionaries"] = ticket_bytes(bare)
+    ticket = ticket_from_checkpoint(state, dictionaries=dictionaries)
+    bare = ticket_bytes(replace(ticket, dictionaries={}))
+    sizes = {"ticket_without_dictionaries": bare}
     if dictionaries:
-        full = ticket_from_checkpoint(state, dictionaries=dictionaries)
-        sizes["ticket"] = write_ticket(full, folder / "model.ticket", force=True)
-    report = inspect_ticket(bare)
+        sizes["ticket"] = write_ticket(ticket, folder / "model.ticket", force=True)
+    report = inspect_ticket(ticket)
     return {
         "bytes": sizes,
         "weights": {**report["totals"], "params": report["table_1"]["params"]},
