@@ -53,24 +53,24 @@ def main() -> None:
         say(f"measuring {name}")
         rows.append(ROWS[name](plan, name))
     scaling = measure_scaling(plan) if SCALING in options.only else {}
-    found = {
+    report = {
         "machine": machine(),
         "minutes": round((time.time() - started) / 60, 1),
         "rows": {row.name: row.record() for row in rows},
         "scaling": scaling,
     }
     with whole_file(options.out / "speed.json") as file:
-        file.write(json.dumps(found, indent=1).encode())
+        file.write(json.dumps(report, indent=1).encode())
     if rows:
         print(markdown(HEADS, [row.cells() for row in rows]))
     for row in rows:
         if row.detail:
             print(f"\n{row.name}: {row.detail}")
     if scaling:
-        draw(scaling, options.out / "speed.png", machine=found["machine"])
+        draw(scaling, options.out / "speed.png", machine=report["machine"])
         print(f"\n{describe(scaling)}")
-    print("\n" + ", ".join(f"{k} {v}" for k, v in found["machine"].items()))
-    say(f"wrote {options.out}/speed.json, {found['minutes']} minutes")
+    print("\n" + ", ".join(f"{k} {v}" for k, v in report["machine"].items()))
+    say(f"wrote {options.out}/speed.json, {report['minutes']} minutes")
     noisy = [row.name for row in rows if row.verdict() == TOO_NOISY]
     if noisy:
         raise SystemExit(
