@@ -56,6 +56,7 @@ class Plan:
     depths: Tuple[int, ...]
     mask_layers: Tuple[int, ...]
     mask_symbols: Tuple[int, ...]
+    kinds: Tuple[str, ...] = KINDS  # of models whose steps are compared
 
 
 FULL = Plan(
@@ -90,22 +91,28 @@ QUICK = Plan(
 
 
 def step_seconds(
-    size: Size, tokens: int, *, rounds: int, warm_up: int
+    size: Size,
+    tokens: int,
+    *,
+    rounds: int,
+    warm_up: int,
+    kinds: Tuple[str, ...] = KINDS,
 ) -> Dict[str, List[float]]:
     """Seconds of a training step of each kind of model, side by side.
 
     What was measured before in this run is not measured again.
     """
-    if (size, tokens) not in _STEPS:
-        _STEPS[size, tokens] = _measure_steps(size, tokens, rounds, warm_up)
-    return _STEPS[size, tokens]
+    key = (size, tokens, kinds)
+    if key not in _STEPS:
+        _STEPS[key] = _measure_steps(size, tokens, rounds, warm_up, kinds)
+    return _STEPS[key]
 
 
-_STEPS: Dict[Tuple[Size, int], Dict[str, List[float]]] = {}
+_STEPS: Dict[Tuple, Dict[str, List[float]]] = {}
 
 
 def _measure_steps(
-    size: Size, tokens: int, rounds: int, warm_up: int
+    size: Size, tokens: int, rounds: int, warm_up: int, kinds: Tuple[str, ...]
 ) -> Dict[str, List[float]]:
     batches = [batch(tokens, size, seed=seed) for seed in range(4)]
 
@@ -115,13 +122,13 @@ def _measure_steps(
 
     shape = size.shape
     title = f"step, width {shape.width}, {shape.layers} layers, {tokens} tokens"
-    works = {kind: stepper(kind) for kind in KINDS}
+    works = {kind: stepper(kind) for kind in kinds}
     return interleave(works, rounds, title=title, warm_up=warm_up)
 
 
 def planned_step_seconds(plan: Plan, tokens: int) -> Dict[str, List[float]]:
     rounds = plan.short_rounds if tokens <= 512 else plan.rounds
-    return step_seconds(plan.size, tokens, rounds=rounds, warm_up=2)
+    return step_seconds(plan.size, tokens, rounds=rounds, warm_up=2, kinds=plan.kinds)
 
 
 def step(plan: Plan, name: str, *, tokens: int, target: float) -> Row:

@@ -22,11 +22,13 @@ from measure import (
     FEWEST_ROUNDS,
     HEADS,
     TOO_NOISY,
+    count_cpu_time,
     hush_fairseq,
     machine,
     markdown,
     say,
 )
+from models import KINDS
 from rows import FULL, QUICK, ROWS
 from scaling import describe, draw, measure_scaling
 from step_profile import profile_table
@@ -43,6 +45,10 @@ def main() -> None:
     if options.rounds:
         kinds = ("rounds", "short_rounds", "memory_rounds")
         plan = replace(plan, **dict.fromkeys(kinds, options.rounds))
+    if not any(name.startswith("sort") for name in options.only):
+        plan = replace(plan, kinds=tuple(k for k in KINDS if k != "sort"))
+    if options.cpu_time:
+        count_cpu_time()
     if options.profile:
         for tokens in (512, 4096):
             print(profile_table(plan.size, tokens), end="\n\n")
@@ -108,6 +114,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a toy model, to try it")
     parser.add_argument(
         "--profile", action="store_true", help="only show where a step's time goes"
+    )
+    parser.add_argument(
+        "--cpu-time",
+        action="store_true",
+        help="compare CPU time instead of the clock's, on a machine that is busy; give"
+        " it one thread, by OMP_NUM_THREADS=1",
     )
     options = parser.parse_args()
     if options.rounds is not None and options.rounds < FEWEST_ROUNDS:
