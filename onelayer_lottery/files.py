@@ -1,4 +1,4 @@
-"""Write files whole or not at all, and recognise checkpoints."""
+"""Write files atomically, and recognise checkpoints."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from onelayer_lottery.checkpoint.reading import load_checkpoint, save_checkpoint
-from onelayer_lottery.checkpoint.torn import ASIDE, LAST, mend_last
+from onelayer_lottery.checkpoint.torn import LAST, UNREADABLE, mend_last
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.experiments.sweep.launch import Submitit
 
@@ -107,7 +107,7 @@ def test_a_torn_last_checkpoint_is_replaced_by_the_newest_whole_one(
     best = newest.read_bytes()
     mend_last(folder)
     assert (folder / LAST).read_bytes() == best
-    assert (folder / ASIDE).read_bytes() == whole[: len(whole) // 2]
+    assert (folder / UNREADABLE).read_bytes() == whole[: len(whole) // 2]
     mend_last(folder)  # now it is whole
     assert (folder / LAST).read_bytes() == best
 

@@ -85,7 +85,7 @@ def section_of(state: Checkpoint, part: str) -> Dict[str, Any]:
 
 
 def save_checkpoint(state: Checkpoint, path: os.PathLike | str, *, force: bool) -> None:
-    """Write a checkpoint whole or not at all; replace a file only with ``force``."""
+    """Write a checkpoint atomically; replace a file only with ``force``."""
     path = Path(path)
     if path.exists() and not force:
         raise LotteryError(f"{path} exists, pass --force to replace it")

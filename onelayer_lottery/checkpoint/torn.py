@@ -14,7 +14,7 @@ from onelayer_lottery.files import whole_file
 logger = logging.getLogger(__name__)
 
 LAST = "checkpoint_last.pt"
-ASIDE = "checkpoint_last.pt.torn"
+UNREADABLE = "checkpoint_last.pt.torn"
 
 
 def mend_last(folder: Path) -> None:
@@ -29,7 +29,7 @@ def mend_last(folder: Path) -> None:
     others = [path for path in folder.glob("checkpoint*.pt") if path != last]
     for path in sorted(others, key=lambda path: path.stat().st_mtime, reverse=True):
         if _is_whole(path):
-            shutil.copyfile(last, folder / ASIDE)
+            shutil.copyfile(last, folder / UNREADABLE)
             # In one step: a kill must not leave the folder without a last checkpoint.
             with whole_file(last) as file, path.open("rb") as source:
                 shutil.copyfileobj(source, file)
@@ -38,7 +38,7 @@ def mend_last(folder: Path) -> None:
                 " continuing from %s, the unreadable file is now %s",
                 last,
                 path.name,
-                ASIDE,
+                UNREADABLE,
             )
             return
 

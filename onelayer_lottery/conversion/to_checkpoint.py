@@ -23,11 +23,11 @@ def checkpoint_from_ticket(ticket: Ticket) -> Checkpoint:
 def baked_checkpoint(ticket: Ticket, *, dtype: torch.dtype) -> Checkpoint:
     """Turn a ticket into a checkpoint that stock fairseq loads without this package."""
     model, _ = baked_model(ticket)
-    aside = fast_path_names(model)
+    copies = fast_path_names(model)
     tensors = {
         name: tensor.to(dtype) if tensor.is_floating_point() else tensor
         for name, tensor in model.state_dict().items()
-        if name not in aside
+        if name not in copies
     }
     for name, other in ticket.tied.items():
         tensors[f"{name}.weight"] = tensors[f"{other}.weight"]

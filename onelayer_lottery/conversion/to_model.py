@@ -99,7 +99,7 @@ def baked_model(ticket: Ticket) -> Tuple[nn.Module, Any]:
     reservoirs = _reservoirs(ticket, task)
     written = {*ticket.masks, *ticket.tied}
     written |= _draw_reservoirs(model, ticket, reservoirs)
-    first, aside = first_names(model), fast_path_names(model)
+    first, copies = first_names(model), fast_path_names(model)
     for layer, module in model.named_modules():
         # In a reservoir model, everything outside of the reservoirs was trained.
         fixed = reservoirs is None or layer_of(layer) in reservoirs
@@ -114,7 +114,7 @@ def baked_model(ticket: Ticket) -> Tuple[nn.Module, Any]:
                 set_first_value(
                     parameter, group=group, module=module, name=name, seed=ticket.seed
                 )
-            elif name not in aside:
+            elif name not in copies:
                 raise TicketError(f"the ticket has nothing for {name}")
     return model.eval(), task
 

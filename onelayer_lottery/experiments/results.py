@@ -87,7 +87,7 @@ def read_complete_results(folder: Path) -> Dict[str, Result]:
 
 
 def append_result(folder: Path, result: Result) -> None:
-    """Add one line, whole or not at all."""
+    """Append one line atomically."""
     path = folder / RESULTS
     line = (json.dumps(result, ensure_ascii=False) + "\n").encode()
     with path.open("ab", buffering=0) as file:

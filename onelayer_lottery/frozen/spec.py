@@ -1,4 +1,4 @@
-"""The arguments of a frozen weight, together: what is needed to draw it again."""
+"""FrozenSpec: all arguments of a frozen weight, enough to draw it again."""
 
 from __future__ import annotations
 

@@ -235,7 +235,7 @@ def record(value: Any, what: str, types: Mapping[str, Tuple[type, ...]]) -> Any:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file whole; replace an old one in one step."""
+    """Write a file atomically."""
     require(path.name and "\0" not in str(path), "it is not the name of a file")
     with whole_file(path) as file:
         file.write(content)

@@ -51,7 +51,7 @@ def read_ticket(path: os.PathLike | str) -> Ticket:
 def write_ticket(
     ticket: Ticket, path: os.PathLike | str, *, force: bool = False
 ) -> int:
-    """Write a ticket whole or not at all, and return its size in bytes.
+    """Write a ticket atomically, and return its size in bytes.
 
     An existing file is replaced only with ``force``. A ticket that ``read_ticket``
     would refuse is not written.
