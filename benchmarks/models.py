@@ -65,8 +65,11 @@ def build_trainer(
     kind: str, size: Size, *, flags: Sequence[str] = ("--cpu",)
 ) -> Trainer:
     """fairseq's trainer with a new model of this kind, as fairseq-train builds it."""
+    return trainer_of(configuration(kind, size, flags), kind, size)
+
+
+def trainer_of(config: Any, kind: str, size: Size) -> Trainer:
     gc.collect()  # a trainer before it is garbage that refers to itself
-    config = configuration(kind, size, flags)
     task = TranslationTask(config.task, *map(dictionary, size.vocabulary))
     torch.manual_seed(1)
     model = task.build_model(config.model)

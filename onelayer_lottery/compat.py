@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import inspect
 import logging
 from importlib import metadata
-from typing import Any, Set
+from typing import Any, Dict, Iterable, List, Set
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from torch import nn
 from onelayer_lottery.checkpoint.reading import UNSET
 
 try:
+    from fairseq import utils
     from fairseq.data import data_utils, language_pair_dataset, token_block_dataset
     from fairseq.distributed import utils as distributed_utils
 except ModuleNotFoundError as error:
@@ -49,6 +51,27 @@ def allow_broadcast() -> None:
     """
     if hasattr(torch.serialization, "add_safe_globals"):
         distributed_utils.torch = _TorchThatLoads()
+
+
+def take_norms_by_type() -> None:
+    """Let apex take the norm of gradients of one type at a time.
+
+    It reads all as if they had the type of the first. In half precision ours are of two
+    types: the gradients of scores are fp32.
+    """
+    norm_of = utils.multi_tensor_total_norm
+    if hasattr(norm_of, "__wrapped__"):
+        return
+
+    @functools.wraps(norm_of)
+    def by_type(grads: Iterable[torch.Tensor], *arguments: Any) -> torch.Tensor:
+        groups: Dict[torch.dtype, List[torch.Tensor]] = {}
+        for grad in grads:
+            groups.setdefault(grad.dtype, []).append(grad)
+        norms = [norm_of(group, *arguments) for group in groups.values()]
+        return torch.norm(torch.stack(norms))
+
+    utils.multi_tensor_total_norm = by_type
 
 
 class _TorchThatLoads:

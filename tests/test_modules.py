@@ -266,14 +266,26 @@ def test_half_precision_keeps_sharing_count_and_frozen_bits(dtype):
         assert layer.weight.dtype == dtype
         assert int((layer.weight != 0).sum()) == 128
         layer.weight.sum().backward()
-        assert layer.masked.scores.grad.dtype == dtype
+        assert layer.masked.scores.grad.dtype == torch.float32
 
 
-def test_scores_keep_their_mask_when_read_back_from_half_precision():
-    half = linear(out_features=64, in_features=64).half()
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_mask_is_the_same_in_half_precision(dtype):
+    """Rounded, many scores would tie at the threshold."""
     single = linear(out_features=64, in_features=64)
-    single.load_state_dict(half.state_dict())
-    assert torch.equal(half.masked.mask(), single.masked.mask())
+    half = copy.deepcopy(single).to(dtype)
+    assert torch.equal(half.masked.scores, single.masked.scores)
+    assert torch.equal(half.weight, single.weight.to(dtype))
+    rounded = top_k_mask(single.masked.scores.to(dtype), 0.5)
+    assert not torch.equal(half.masked.mask(), rounded)
+
+
+def test_scores_that_were_saved_in_half_precision_give_one_mask():
+    layer = linear(out_features=64, in_features=64)
+    saved = {name: t.half() for name, t in layer.state_dict().items()}
+    layer.load_state_dict(saved)
+    expected = top_k_mask(saved["masked.scores"], 0.5)
+    assert torch.equal(layer.masked.mask(), expected)
 
 
 def test_sharing_survives_deepcopy_and_pickling():

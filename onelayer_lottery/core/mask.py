@@ -79,7 +79,7 @@ def write_masked(
 
 def flip_signs(frozen: Tensor, scores: Tensor) -> Tensor:
     """Negate the frozen weights whose score has its sign bit set."""
-    return frozen * torch.copysign(frozen.new_ones(()), scores)
+    return frozen * torch.copysign(frozen.new_ones(()), scores).to(frozen.dtype)
 
 
 def soften(product: Tensor, scores: Tensor, frozen: Tensor, softness: float) -> None:
@@ -91,7 +91,7 @@ def soften(product: Tensor, scores: Tensor, frozen: Tensor, softness: float) -> 
     magnitude = scores.detach().abs()
     smallest = magnitude.masked_fill(product == 0, math.inf).min()
     soft = magnitude.div_(2 * smallest).clamp_(max=1).mul_(frozen)
-    product.lerp_(soft, softness)
+    product.lerp_(soft.to(product.dtype), softness)
 
 
 def straight_through(
@@ -118,6 +118,7 @@ class _StraightThrough(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad: Tensor):
         scores, frozen = ctx.scores, ctx.frozen
+        grad = grad.to(scores.dtype)  # in half precision a product could vanish
         if ctx.signed:
             return grad * frozen, None, None, None
         if can_loop(grad, frozen, scores):

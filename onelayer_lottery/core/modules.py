@@ -14,6 +14,7 @@ from onelayer_lottery.core.mask import flip_signs, straight_through, top_k_mask
 from onelayer_lottery.core.methods import METHODS
 
 SCORE_SIZES = ("fan-in", "width")
+HALF = (torch.float16, torch.bfloat16)
 IMPORTED = "imported_version"  # name of an imported tensor in a state dict
 
 
@@ -48,6 +49,9 @@ class MaskedWeight(nn.Module):
     number of updates, between training and evaluation, after a conversion, and after
     any change of the scores that torch counts. Code outside fairseq's trainer that
     writes through ``scores.data`` must call ``set_num_updates`` with a new number.
+
+    In a model of half precision the scores stay as they are: rounded, hundreds of them
+    would tie at the threshold, and the mask would not be that of the fp32 model.
     """
 
     def __init__(
@@ -131,7 +135,15 @@ class MaskedWeight(nn.Module):
 
     def _apply(self, fn, *args):
         self._product = None
-        return super()._apply(fn, *args)
+        exact = (self.scores, self.scores.grad)
+
+        def move(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            if moved.dtype in HALF and any(tensor is e for e in exact):
+                return tensor.to(moved.device)
+            return moved
+
+        return super()._apply(move, *args)
 
     def __getstate__(self):
         return {**self.__dict__, "_product": None}
