@@ -29,6 +29,15 @@ with contextlib.suppress(ImportError):  # of torch 2, by the first step of an op
 _FORKS = multiprocessing.get_context("forkserver")
 
 
+def forks() -> multiprocessing.context.ForkServerContext:
+    """What starts processes that have imported fairseq."""
+    _FORKS.set_forkserver_preload([__name__])
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    with mock.patch.dict(os.environ, PYTHONPATH=path, OMP_NUM_THREADS="1"):
+        forkserver.ensure_running()
+    return _FORKS
+
+
 class Training:
     """One training, started as often as it takes."""
 
@@ -68,10 +77,7 @@ class ForkedFairseq(Fairseq):
 
     def __init__(self, fairseq: Fairseq):
         self.folder = fairseq.folder
-        _FORKS.set_forkserver_preload([__name__])
-        path = os.pathsep.join(entry for entry in sys.path if entry)
-        with mock.patch.dict(os.environ, PYTHONPATH=path, OMP_NUM_THREADS="1"):
-            forkserver.ensure_running()
+        forks()
 
     def run(self, command: str, *arguments: object, log: Path) -> Training:
         assert command == "fairseq-train"
