@@ -26,6 +26,8 @@ def counted(run: Callable[[List[Tensor]], Any], scores: List[Tensor]) -> Cost:
     return Cost(counter.kernels, counter.moved, counter.peak, given)
 
 
+_SECTOR = 32
+
 # They touch only the rows that are looked up.
 _LOOKUPS = ("aten::index_select", "aten::gather", "aten::index_copy_")
 
@@ -80,6 +82,13 @@ def _storage(tensor: Tensor) -> int:
 
 
 def _bytes(tensor: Tensor) -> int:
-    """What a pass over a tensor moves: repeated values of an expanded one once."""
-    moved = tensor.numel() * tensor.element_size()
-    return min(moved, tensor.untyped_storage().nbytes())
+    """What a pass over a tensor moves: what lies between its values too.
+
+    Memory moves in sectors of 32 bytes. Repeated values of an expanded tensor are read
+    once.
+    """
+    if not tensor.numel():
+        return 0
+    steps = zip(tensor.shape, tensor.stride())
+    span = 1 + sum((size - 1) * stride for size, stride in steps)
+    return min(span * tensor.element_size(), tensor.numel() * _SECTOR)

@@ -13,12 +13,23 @@ import argparse
 import json
 from pathlib import Path
 from statistics import median
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Sequence
+from unittest.mock import patch
 
 import torch
 from counting import Cost, counted
+from fairseq.optim import build_optimizer
+from fairseq.tasks.translation import TranslationTask
+from fairseq.utils import apply_to_sample
 from measure import HEADS, Row, hush_fairseq, interleave, machine, markdown, ratios, say
-from models import Size, batch, build_trainer, named_size
+from models import (
+    Size,
+    batch,
+    build_trainer,
+    configuration,
+    dictionary,
+    named_size,
+)
 from rows import QUICK
 from torch import Tensor
 
@@ -30,6 +41,7 @@ from onelayer_lottery.files import whole_file
 
 KEEP = 0.5
 TOKENS = 4096
+ARCHS = ("small", "wide", "base")  # whose cost is counted
 KINDS = ("dense", "ours", "kthvalue", "sort")
 # GB/s of memory, from the makers' data sheets; a launch takes about 5 microseconds.
 BANDWIDTH = {"V100": 900, "A100": 1555}
@@ -106,11 +118,41 @@ def count_costs(name: str) -> Dict[str, Cost]:
         return {kind: counted(run, scores) for kind, run in selections.items()}
 
 
+def count_dense_step(name: str) -> Cost:
+    """The cost of a training step of the stock model, on fake tensors as well."""
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+    size = named_size(name)
+    config = configuration("dense", size, ["--cpu"])
+    task = TranslationTask(config.task, *map(dictionary, size.vocabulary))
+    sample = batch(TOKENS, size)
+    criterion = task.build_criterion(config.criterion)
+
+    def fake(tensor: Tensor) -> Tensor:
+        return torch.empty(tensor.shape, dtype=tensor.dtype)
+
+    def step(_: List[Tensor]) -> None:
+        loss, *_ = criterion(model, sample)
+        optimizer.backward(loss)
+        optimizer.clip_grad_norm(0.5)
+        optimizer.step()
+
+    # fairseq asks whether there is padding, which a fake tensor does not know.
+    no = patch.object(FakeTensor, "__bool__", lambda self: False, create=True)
+    shape = patch.object(torch.onnx.operators, "shape_as_tensor", lambda t: t.shape)
+    with FakeTensorMode(), no, shape:
+        sample = apply_to_sample(fake, sample)
+        model = task.build_model(config.model)
+        optimizer = build_optimizer(config.optimizer, list(model.parameters()))
+        step([])  # the optimizer allocates its state
+        return counted(step, [])
+
+
 def count_table() -> str:
     heads = ["arch", "selection", "masks", "kernels", "bytes / scores", "peak / scores"]
     heads += [f"{name}, ms" for name in BANDWIDTH]
     lines = []
-    for name in ("small", "wide", "base"):
+    for name in ARCHS:
         masks = mask_shapes(named_size(name))
         for kind, cost in count_costs(name).items():
             times = [
@@ -121,6 +163,19 @@ def count_table() -> str:
             lines.append([name, kind, str(len(masks)), str(cost.kernels), *ratio])
             # Of the others the kernels read the scores many times: no estimate.
             lines[-1] += times if kind == "ours" else ["-"] * len(times)
+    return markdown(heads, lines)
+
+
+def dense_table(names: Sequence[str] = ARCHS) -> str:
+    heads = ["arch", "kernels of a dense step", "GB of a dense step"]
+    heads += ["selection: share of kernels", "of bytes"]
+    lines = []
+    for name in names:
+        step, ours = count_dense_step(name), count_costs(name)["ours"]
+        shares = (ours.kernels / step.kernels, ours.moved / step.moved)
+        gigabytes = f"{step.moved / 1e9:.1f}"
+        shown = [f"{share:.1%}" for share in shares]
+        lines.append([name, str(step.kernels), gigabytes, *shown])
     return markdown(heads, lines)
 
 
@@ -191,7 +246,7 @@ def main() -> None:
     options = parse()
     hush_fairseq()
     if options.count:
-        print(count_table())
+        print(f"{count_table()}\n\n{dense_table()}")
         return
     METHODS.update(kthvalue=ByKthvalue, sort=BySort)
     problems = check_exactness(options.device)

@@ -12,7 +12,7 @@ from conftest import FAKE_DEVICES, ROOT
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from counting import counted
-from gpu import check_exactness, count_costs, count_table
+from gpu import ARCHS, check_exactness, count_costs, count_table, dense_table
 from measure import TOO_NOISY, Row, interleave, linear_fit, median_interval
 from models import batch, build_trainer
 from rows import QUICK, ROWS
@@ -20,6 +20,7 @@ from rows import QUICK, ROWS
 from onelayer_lottery.core.selection import Selection
 
 SIZE = QUICK.size
+BENCHMARKS = ROOT / "benchmarks" / "README.md"
 
 
 def run(*words, status=0):
@@ -177,11 +178,35 @@ def test_all_models_get_a_whole_batch_of_their_symbols():
 @pytest.mark.skipif(not FAKE_DEVICES, reason="torch cannot fake a device")
 def test_the_cost_of_selecting_masks_is_what_the_readme_says():
     """On fake tensors of a CUDA device: nothing is computed."""
-    table = count_table()
-    assert table in (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    assert count_table() in BENCHMARKS.read_text(encoding="utf-8")
     small = count_costs("small")["ours"]
     assert small.kernels <= 200
     assert small.peak <= 2 * small.scores
+
+
+@pytest.mark.slow
+def test_the_cost_of_a_dense_step_is_what_the_readme_says():
+    assert dense_table(["small"]) in _rows_of("small")
+
+
+def _rows_of(name):
+    """The README without the rows of other architectures."""
+    others = tuple(f"| {other} |" for other in ARCHS if other != name)
+    lines = BENCHMARKS.read_text(encoding="utf-8").splitlines()
+    return "\n".join(line for line in lines if not line.startswith(others))
+
+
+def test_what_lies_between_values_is_moved_with_them():
+    """A GPU reads whole sectors; of an expanded tensor one value."""
+
+    def moved(tensor):
+        return counted(lambda scores: scores[0].neg(), [tensor]).moved
+
+    values = torch.zeros(64, 32, dtype=torch.int16)
+    assert moved(values) == 2 * 4096
+    assert moved(values[:, ::2]) == 4096 - 2 + 2048
+    assert moved(values[:, ::32]) == 64 * 32 + 128
+    assert moved(values[:1, :1].expand(64, 32)) == 2 + 4096
 
 
 def test_operations_are_counted_with_their_bytes_and_peak():

@@ -25,6 +25,7 @@ BITS = {
 }
 
 _BINS = 1 << 16  # of a histogram: values of 16 bits
+_FIRST_BINS = _BINS // 2  # of the first: the highest bit of a magnitude is 0
 _GROUPS = 1 << 8  # a histogram is searched by groups of bins, then inside one
 _WIDEST = 4096  # largest number of values in a row of the buffer
 _SLABS = 4  # parts of the buffer, one at a time: temporary tensors have a part's size
@@ -62,9 +63,13 @@ class Selection:
         self.last_row = of_each(lasts, ones)  # (tensors,)
         self.before_first_row = of_each([-1, *lasts], ones)  # (tensors,)
         self.tensor_of = of_each(range(len(rows)), rows)  # (rows,)
-        # The bin of digit 0 in the histograms of a slab: digits are signed; (rows, 1)
-        bins = [n * _BINS + _BINS // 2 for s in self.slabs for n in range(len(s))]
+        # The bin of digit 0 in the histograms of a slab, which begin with the negative
+        # digits, but for the first, which has none; (rows, 1)
+        places = [n for s in self.slabs for n in range(len(s))]
+        bins = [n * _BINS + _BINS // 2 for n in places]
         self.bin_of_0 = of_each(bins, rows).to(torch.int32).unsqueeze(1)
+        first_bins = [n * _FIRST_BINS for n in places]
+        self.first_bin_of_0 = of_each(first_bins, rows).to(torch.int32).unsqueeze(1)
         self.one = self.bin_of_0.new_ones(1)
 
     def masks(self, scores: Sequence[Tensor]) -> List[Tensor]:
@@ -88,11 +93,13 @@ class Selection:
         rank, threshold = self.rank, torch.zeros_like(self.rank)
         known: Tuple[Tensor, ...] = ()  # digits of the table and the threshold, in turn
         for digit in reversed(digits):
-            bins = self.bin_of_0.new_zeros(len(self.sizes), _BINS)
+            bin_of_0 = self.bin_of_0 if known else self.first_bin_of_0
+            count = _BINS if known else _FIRST_BINS
+            bins = bin_of_0.new_zeros(len(self.sizes), count)
             of_slabs = bins.split([len(s) for s in self.slabs])
-            rows = zip(*map(self._of_slabs, (digit, self.bin_of_0, *known)))
-            for counts, (part, bin_of_0, *pairs) in zip(of_slabs, rows):
-                index = part + bin_of_0
+            rows = zip(*map(self._of_slabs, (digit, bin_of_0, *known)))
+            for counts, (part, offset, *pairs) in zip(of_slabs, rows):
+                index = part + offset
                 agrees = self.one.expand(index.shape)
                 if pairs:
                     agrees = torch.empty_like(index)
@@ -100,7 +107,8 @@ class Selection:
                 for theirs, ours in zip(pairs[2::2], pairs[3::2]):
                     agrees.mul_(theirs == ours)
                 counts.view(-1).index_add_(0, index.view(-1), agrees.reshape(-1))
-            value, rank = _search(bins.view(len(self.sizes), _GROUPS, -1), rank)
+            bins = bins.view(len(self.sizes), _GROUPS, -1)
+            value, rank = _search(bins, rank, signed=bool(known))
             threshold = torch.add(value, threshold, alpha=_BINS)
             signed = value.to(torch.int16)  # wraps, as the digits of the table do
             known = (*known, digit, self._by_row(signed).unsqueeze(1))
@@ -137,13 +145,13 @@ class Selection:
         return of_rows.split(self.slab_rows)
 
 
-def _search(bins: Tensor, rank: Tensor) -> Tuple[Tensor, Tensor]:
+def _search(bins: Tensor, rank: Tensor, *, signed: bool) -> Tuple[Tensor, Tensor]:
     """The digit with the ``rank``-th smallest value, and the rank among its values.
 
-    ``bins`` (tensors, groups, bins of a group) begin with negative digits, which stand
-    for the larger half.
+    ``bins`` (tensors, groups, bins of a group) of signed digits begin with negative
+    ones, which stand for the larger half.
     """
-    half = bins.shape[1] // 2
+    half = bins.shape[1] // 2 if signed else 0
     group, rank = _ascend(bins.sum(2).roll(half, 1), rank)
     inside = (group + half) % bins.shape[1]
     chosen = bins.gather(1, inside.view(-1, 1, 1).expand(-1, 1, bins.shape[2]))
