@@ -14,7 +14,9 @@ from hypothesis.extra import numpy as hnp
 from onelayer_lottery import kept_count, masked_weight, top_k_mask
 from onelayer_lottery.core import reference
 from onelayer_lottery.core.methods import SelectTogether
+from onelayer_lottery.core.modules import Frozen, MaskedWeight
 from onelayer_lottery.core.selection import Selection
+from onelayer_lottery.monitoring.finite import nonfinite
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
@@ -138,3 +140,66 @@ def test_weights_that_are_selected_together_follow_the_scores(
             assert torch.equal(weight(), expected)
             weight.scores.data.add_(0.1 * torch.randn(weight.scores.shape))
     assert cpu_as_accelerator == [3] * 3
+
+
+def test_masks_are_on_the_device_of_their_scores_wherever_the_model_goes():
+    """Fake tensors of two devices at once, and of others in the next update."""
+    together = SelectTogether()
+    with FakeTensorMode():
+        scores = torch.empty(6, 8)
+        weights = [MaskedWeight(Frozen(scores), scores, keep=0.5) for _ in range(3)]
+        for devices in (["cuda:0", "cuda:1", "cuda:1"], ["cuda:1", "meta", "meta"]):
+            for weight, device in zip(weights, devices):
+                weight.scores = torch.nn.Parameter(torch.empty(6, 8, device=device))
+            together.before_update(weights)
+            for weight, device in zip(weights, devices):
+                assert weight.method.selected.device == torch.device(device)
+
+
+def test_a_model_that_is_moved_in_a_training_gives_its_weights_there():
+    weight, together = masked_weight((6, 8)), SelectTogether()
+    for number, device in enumerate(("cpu", "meta")):
+        weight.to(device)
+        together.before_update([weight])
+        weight.set_num_updates(number)
+        assert weight().device.type == device
+    weight().sum().backward()
+    assert weight.scores.grad.device.type == "meta"
+
+
+def test_a_weight_that_is_not_trained_gets_no_mask_in_advance(cpu_as_accelerator):
+    """It would be used later, for other scores."""
+    weight, together = masked_weight((6, 8)).eval(), SelectTogether()
+    together.before_update([weight])
+    weight.scores.data.neg_().add_(1)
+    weight.set_num_updates(1)
+    expected = reference.effective_weight(weight.scores, weight.frozen.weight, keep=0.5)
+    assert torch.equal(weight(), expected)
+
+
+def test_what_is_not_finite_on_a_device_is_named_without_waiting_at_each_update(
+    monkeypatch,
+):
+    for module in ("core.methods", "core.mask", "monitoring.finite"):
+        name = f"onelayer_lottery.{module}.on_accelerator"
+        monkeypatch.setattr(name, lambda tensor: True)
+    trainer = build_trainer("ours", QUICK.size)
+    trainer.set_num_updates(97)
+    scores = trainer.model.encoder.layers[0].fc1.masked.scores
+    scores.data[0, 0] = math.nan
+    trainer.model.set_num_updates(99)  # the mask is finite, and so is the loss
+    with pytest.raises(SystemExit) as end:
+        trainer.model.set_num_updates(100)
+    assert str(end.value).startswith(
+        "encoder.layers.0.fc1.masked.scores has a NaN or infinity at update 100: "
+    )
+
+
+def test_the_check_for_nan_reads_no_value_between_its_updates():
+    with FakeTensorMode():
+        model = torch.nn.Module()
+        model.scores = torch.nn.Parameter(torch.empty(6, 8, device="cuda"))
+        for number in range(1, 100):
+            assert nonfinite(model, number) is None
+        with pytest.raises(Exception, match="_local_scalar_dense"):
+            nonfinite(model, 100)

@@ -91,6 +91,7 @@ class SelectTogether:
             method = weight.method
             if (
                 isinstance(method, TopK)
+                and weight.training  # else it is not written now
                 and on_accelerator(scores)
                 and 0 < kept < scores.numel()
             ):

@@ -8,6 +8,8 @@ from typing import Optional
 import torch
 from torch import nn
 
+from onelayer_lottery.core.selection import on_accelerator
+
 INTERVAL = 100  # updates between checks on an accelerator, which has to synchronise
 
 
@@ -20,7 +22,7 @@ def nonfinite(model: nn.Module, num_updates: int) -> Optional[str]:
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        if parameter.device.type != "cpu" and num_updates % INTERVAL:
+        if on_accelerator(parameter) and num_updates % INTERVAL:
             return None
         # In half precision the sum would overflow.
         if not math.isfinite(parameter.detach().sum(dtype=_wide(parameter)).item()):
