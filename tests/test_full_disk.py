@@ -13,6 +13,8 @@ from forks import ForkedFairseq, assert_same_training
 
 from onelayer_lottery.checkpoint.reading import load_checkpoint
 from onelayer_lottery.cli import main
+from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.exports.folder import write_folder
 
 FULL = os.strerror(28)
 GOLDEN = Path(__file__).parent / "golden" / "0.1.0"
@@ -41,6 +43,7 @@ COMMANDS = {
     "restore": ("restore", TICKET, "OUT"),
     "bake": ("bake", TICKET, "OUT"),
     "average": ("average", CHECKPOINT, CHECKPOINT, "-o", "OUT"),
+    "page": ("page", TICKET, "-o", "OUT"),
     "embeddings": ("embeddings", "VECTORS", "--side", "encoder", "-o", "OUT"),
 }
 
@@ -69,6 +72,36 @@ def test_a_command_names_the_full_disk_and_leaves_the_old_file(
     error = capsys.readouterr().err
     assert f"onelayer-lottery {command}: cannot write {out}: {FULL}" in error
     assert {path.name: path.read_text() for path in disk.iterdir()} == {"out": "old"}
+
+
+@pytest.mark.parametrize("target", ["ctranslate2", "huggingface"])
+def test_export_names_the_full_disk_and_leaves_the_old_folder(target, disk, capsys):
+    out = disk / "out"
+    out.mkdir()
+    (out / "old").write_text("old")
+    words = ["export", str(TICKET), str(out), "--to", target, "--force"]
+    assert main(words) == 1
+    error = capsys.readouterr().err
+    assert f"onelayer-lottery export: cannot write {out}: {FULL}" in error
+    assert [path.name for path in disk.iterdir()] == ["out"]
+    assert (out / "old").read_text() == "old"
+
+
+def test_a_folder_that_cannot_be_replaced_is_put_back(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    write_folder(out, {"old": b"old"})
+    replace = os.replace
+
+    def refuse(source, to):
+        if to == out and not source.name.endswith(".old"):
+            raise OSError(28, FULL)
+        replace(source, to)
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(LotteryError, match=f"cannot write .*: {FULL}"):
+        write_folder(out, {"new": b"new"}, force=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert (out / "old").read_bytes() == b"old"
 
 
 def test_plot_names_the_full_disk_and_leaves_only_whole_files(disk, capsys):

@@ -30,6 +30,8 @@ def write_folder(path: Path, files: Dict[str, bytes], *, force: bool = False) ->
             os.replace(path, old)
         os.replace(part, path)
     except OSError as error:
+        if old.exists() and not path.exists():
+            os.replace(old, path)
         raise LotteryError(f"cannot write {path}: {error.strerror}") from None
     finally:
         shutil.rmtree(part, ignore_errors=True)
