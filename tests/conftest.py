@@ -7,7 +7,7 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Callable, List, NamedTuple, Optional
+from typing import Callable, Iterator, List, NamedTuple, Optional
 
 import pytest
 import sentencepiece
@@ -120,7 +120,7 @@ def _pairs(words):
 
 
 @pytest.fixture(scope="session")
-def fairseq(tmp_path_factory) -> Fairseq:
+def fairseq(tmp_path_factory) -> Iterator[Fairseq]:
     """The commands, in a folder with data-bin (separate) and joined (dictionaries)."""
     import grammar
 
@@ -154,7 +154,9 @@ def fairseq(tmp_path_factory) -> Fairseq:
             *("--testpref", "test.spm", *flags),
             user_dir=False,
         )
-    return commands
+    yield commands
+    # Tests share the folder: without --save-dir one would resume another's training.
+    assert not (folder / "checkpoints").exists()
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 import torch
-from conftest import ROOT
+from conftest import ROOT, Fairseq
 from warm import warm
 
 from onelayer_lottery.checkpoint.reading import load_checkpoint
@@ -146,19 +146,27 @@ def test_what_branches_add_to_the_residual_is_measured(fairseq, trained):
     assert ratios[0::2] != ratios[1::2]
 
 
-def test_rejected_methods_can_be_tried_again(fairseq, trained, monkeypatch):
+def test_rejected_methods_can_be_tried_again(fairseq, trained, monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHON", str(warm("python")))
     # Another model in fairseq's default folder: the script must not resume from it.
-    last = fairseq.folder / "checkpoints" / "checkpoint_last.pt"
-    last.parent.mkdir(exist_ok=True)
+    last = tmp_path / "checkpoints" / "checkpoint_last.pt"
+    last.parent.mkdir()
     shutil.copy(trained / "checkpoint_last.pt", last)
     as_ever = "mean:0"
     methods = ("coats:2", "frozen:0.5", "global", "mean:0.5", "holding:0.5", as_ever)
     losses = {}
     for method in methods:
-        done = fairseq.run(
+        done = Fairseq(tmp_path).run(
             ROOT / "examples" / "learning" / "rejected_methods.sh",
-            *("data-bin", method, 1, "--max-update", 3, "--warmup-updates", 0),
+            *(
+                fairseq.folder / "data-bin",
+                method,
+                1,
+                "--max-update",
+                3,
+                "--warmup-updates",
+                0,
+            ),
             user_dir=False,
         )
         assert f"with masks by {method}" in done.out
