@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from argparse import Namespace
@@ -14,11 +15,13 @@ import pytest
 from conftest import ROOT
 
 from onelayer_lottery.frozen.weights import digest
+from onelayer_lottery.page.moses import moses_tables
 from onelayer_lottery.ticket.declared import transformer_weights
 from onelayer_lottery.ticket.format import (
     Bpe,
     FrozenTensor,
     MaskedTensor,
+    TextSteps,
     Ticket,
     read_ticket,
 )
@@ -40,6 +43,7 @@ def random_ticket(
     imported: bool = False,
     seed: int = 1,
     bpe: Optional[Bpe] = None,
+    text: Optional[TextSteps] = None,
     **flags: Any,
 ) -> Ticket:
     """A ticket with random masks over a model with these flags."""
@@ -51,7 +55,7 @@ def random_ticket(
     generator = np.random.RandomState(seed % 1000)
     ticket = replace(base, seed=seed, init=init, keep=keep, frozen={}, masks={})
     ticket.config = {**base.config, "model": model}
-    ticket.bpe, ticket.tied, ticket.dense = bpe, {}, {}
+    ticket.bpe, ticket.text, ticket.tied, ticket.dense = bpe, text, {}, {}
     rows = {
         side: base.dictionaries[side].count("\n") + 4 for side in ("source", "target")
     }
@@ -102,10 +106,14 @@ def random_lines(ticket: Ticket, count: int, seed: int = 5) -> List[str]:
     ]
 
 
-def run_page_program(ticket: Path, lines: List[str], beam: int = 5):
+def run_page_program(
+    ticket: Path, lines: List[str], beam: int = 5, text: Optional[TextSteps] = None
+):
     """What the page's program answers in Node, as a finished process."""
+    tables = ticket.with_suffix(".json")
+    tables.write_text(json.dumps(moses_tables(text.moses if text else None)))
     return subprocess.run(
-        ["node", str(PAGE / "cli.mjs"), str(ticket), str(beam)],
+        ["node", str(PAGE / "cli.mjs"), str(ticket), str(beam), str(tables)],
         input="".join(line + "\n" for line in lines),
         capture_output=True,
         encoding="utf-8",

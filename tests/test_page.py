@@ -1,6 +1,7 @@
 """The page's program in Node: the same answers as onelayer-lottery, or one sentence."""
 
 import json
+import random
 import re
 import shutil
 import subprocess
@@ -18,11 +19,19 @@ from page import (
     random_ticket,
     run_page_program,
 )
+from test_runtime import run_without
 
 from onelayer_lottery.cli import main
 from onelayer_lottery.page.assemble import assemble
 from onelayer_lottery.page.build import MODULES, page
-from onelayer_lottery.ticket.format import Bpe, read_ticket, write_ticket
+from onelayer_lottery.page.moses import moses_tables
+from onelayer_lottery.ticket.format import (
+    Bpe,
+    Moses,
+    TextSteps,
+    read_ticket,
+    write_ticket,
+)
 
 KINDS = {
     "xavier-uniform": dict(init="xavier-uniform"),
@@ -170,6 +179,119 @@ def test_codes_split_words_as_their_libraries_do(kind, tmp_path):
     assert whole == [library.decode(line) for line in parts]
 
 
+RAW = [
+    "Ein Hund (z. B. ein „Dackel“) läuft, springt & bellt ...",
+    "Dr. Müller kauft 1,5 kg Äpfel für 3 %, am 3. Mai, Nr. 5.",
+    "Das ist's: Müller-Wagen – aus St.-Pauli – `heute' ''nicht''!?",
+    "It's John's and the Jones' dog, isn't it? No. 5, No. one, U.S. army.",
+    "L'homme qu'il « voit », dit-il ; « c'est 1\u00a0000 » !",
+    "<b>zwei</b> [drei] | vier {fünf} #6 @sieben $8 €9 ¿diez?",
+    "....\"....\" DOTDOTMULTI .. DOTMULTI.' a.' b...c,d 5,300 x,5 6,",
+    "&amp; &quot; &lt;i&gt; &#91; a @-@ b ' c ' \" d \" e `` f ''",
+    "漢字 カナ 漢. 한국 ½ ② e\u0301 \u094d' Ⅳ İI ΣΑΣ \u200b \x01\x1c\x85\u2028z.",
+    "",
+    " \t ",
+]
+
+
+@needs_node
+@pytest.mark.parametrize(
+    ("source", "target", "dashes"),
+    [
+        ("de", "en", False),
+        ("en", "de", True),
+        ("fr", "it", True),
+        ("cs", "fr", False),
+        ("xx", "ga", False),
+        ("es", "zh", True),
+    ],
+)
+def test_tokens_of_moses_are_those_of_sacremoses(source, target, dashes):
+    import grammar
+    import sacremoses
+
+    generator = random.Random(source)
+    marks = [*" .,'\"`-:;%&()[]", "..", "\u00a0", "d'", "'s", "1", "ab", "Z.B.", "«"]
+    noise = ["".join(generator.choices(marks, k=9)) for _ in range(1500)]
+    codes = [chr(n) for n in range(32, 0x1F000) if not 0xD800 <= n < 0xE000]
+    every = ["a" + "".join(codes[i : i + 99]) for i in range(0, len(codes), 99)]
+    pairs = grammar.sentence_pairs(100, seed=3)
+    lines = [*RAW, *noise, *every, *(side for pair in pairs for side in pair)]
+    program = """
+        import {readFileSync} from 'node:fs';
+        import {Moses} from './moses.mjs';
+        const [settings, tables, lines] = JSON.parse(readFileSync(0, 'utf8'));
+        const moses = new Moses(settings, tables);
+        const both = line => [moses.encode(line), moses.decode(line)];
+        console.log(JSON.stringify(lines.map(both)));
+    """
+    moses = Moses(source, target, dashes=dashes)
+    given = json.dumps([moses.__dict__, moses_tables(moses), lines])
+    found = json.loads(javascript(program, given))
+    normalise = sacremoses.MosesPunctNormalizer(lang=source).normalize
+    tokenize = sacremoses.MosesTokenizer(lang=source).tokenize
+    detokenize = sacremoses.MosesDetokenizer(lang=target).detokenize
+    for line, (tokens, text) in zip(lines, found):
+        expected = tokenize(
+            normalise(line), aggressive_dash_splits=dashes, return_str=True
+        )
+        assert tokens == expected, line
+        assert text == detokenize(line.split()), line
+
+
+TEXTS = {
+    "lower": TextSteps(lower=True),
+    "moses": TextSteps(Moses("de", "en", dashes=False)),
+    "both": TextSteps(Moses("de", "en", dashes=True), lower=True),
+}
+
+
+@needs_node
+@pytest.mark.parametrize("kind", TEXTS)
+def test_tickets_that_take_raw_text_translate_as_in_python(kind, tmp_path):
+    text, path = TEXTS[kind], tmp_path / "model.ticket"
+    ticket = random_ticket(text=text)
+    write_ticket(ticket, path)
+    lines = [line.title() + "!" for line in random_lines(ticket, 6)] + RAW
+    found = run_page_program(path, lines, text=text)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.splitlines() == answers_of_python(path, lines, 5)
+
+
+@needs_node
+@pytest.mark.parametrize(
+    ("of", "target", "sentence"),
+    [
+        ("ja", "en", "Moses' rules of ja, which no page has"),
+        ("en", "fi", "Moses' rules of fi, which no page has"),
+        ("en", "de", "rules of en, which this page does not hold; make a page of"),
+    ],
+)
+def test_rules_that_a_page_has_not_are_named(of, target, sentence, tmp_path):
+    path = tmp_path / "model.ticket"
+    write_ticket(random_ticket(text=TextSteps(Moses(of, target, dashes=False))), path)
+    found = run_page_program(path, ["a"])
+    assert found.returncode == 1
+    assert sentence in found.stderr
+    assert len(found.stderr.splitlines()) == 1
+
+
+@needs_node
+@pytest.mark.parametrize("text", ["." * 10**6, " " * 10**6 + "a", "DOT" * 10**6])
+def test_a_line_of_a_megabyte_is_tokenised_at_once(text):
+    program = """
+        import {readFileSync} from 'node:fs';
+        import {Moses} from './moses.mjs';
+        const [settings, tables, line] = JSON.parse(readFileSync(0, 'utf8'));
+        const moses = new Moses(settings, tables), started = performance.now();
+        moses.decode(moses.encode(line));
+        console.log(performance.now() - started);
+    """
+    moses = Moses("de", "en", dashes=True)
+    given = json.dumps([moses.__dict__, moses_tables(moses), text])
+    assert float(javascript(program, given)) < 10_000
+
+
 @needs_node
 @pytest.mark.parametrize("cut", [0, 7, 300, -1])
 def test_a_truncated_ticket_is_refused_in_one_sentence(cut, tmp_path):
@@ -268,6 +390,18 @@ sys.exit(main(["page", {str(GOLDEN / "plain.ticket")!r}, "-o", {str(out)!r}]))
     assert done.returncode == 0, done.stderr
     assert str(out) in done.stdout
     assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_a_page_of_moses_tokens_needs_the_lists_of_sacremoses(tmp_path):
+    path, out = tmp_path / "model.ticket", tmp_path / "page.html"
+    write_ticket(random_ticket(text=TEXTS["moses"]), path)
+    done = run_without("page", path, "-o", out, block=("sacremoses",))
+    assert done.returncode == 1
+    assert b"is not installed: pip install sacremoses" in done.stderr
+    assert not out.exists()
+    done = run_without("page", path, "-o", out)
+    assert done.returncode == 0, done.stderr
+    assert len(out.read_bytes()) - path.stat().st_size * 4 / 3 <= 60_000
 
 
 def test_bad_input_is_refused_and_nothing_is_written(tmp_path, capsys):

@@ -10,6 +10,7 @@ from onelayer_lottery.cli.options import add_force, refuse_existing
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.files import whole_file
 from onelayer_lottery.page.build import page
+from onelayer_lottery.page.moses import moses_tables
 from onelayer_lottery.ticket.format import Ticket, read_ticket
 
 _MOST_EXAMPLES = 20
@@ -42,16 +43,12 @@ def add_commands(commands) -> None:
 def _page(options: argparse.Namespace) -> None:
     refuse_existing(options)
     ticket = read_ticket(options.ticket)
-    if ticket.text:
-        raise LotteryError(
-            f"{options.ticket} tokenises or lower-cases its text, which a page cannot;"
-            " use translate"
-        )
     examples = _examples(options.examples) if options.examples else []
     text = page(
         options.ticket.read_bytes(),
         title=options.title or _title(ticket, options.ticket),
         examples=examples,
+        tables=moses_tables(ticket.text.moses if ticket.text else None),
     )
     content = text.encode()
     try:

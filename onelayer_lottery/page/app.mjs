@@ -1,6 +1,6 @@
 // The page itself: what is typed goes to the worker, what comes back is shown as text.
 const $ = id => document.getElementById(id);
-let worker = null, kernels = null, job = 0, pairs = false, answers = [], facts = null, picture = null;
+let worker = null, kernels = null, tables = null, job = 0, pairs = false, answers = [], facts = null, picture = null;
 
 const number = value => value.toLocaleString('en');
 const bytes = value => (value < 10000 ? `${number(value)} bytes` : `${number(Math.round(value / 1000))} kB`);
@@ -27,7 +27,7 @@ function open(ticket, name) {
   $('progress').hidden = false;
   $('progress').value = 0;
   say(`Reading ${name}`);
-  worker.postMessage({kind: 'open', kernels, ticket, name, job: ++job});
+  worker.postMessage({kind: 'open', kernels, tables, ticket, name, job: ++job});
 }
 
 // Ask for what is typed now; the worker leaves what it was asked before.
@@ -200,6 +200,7 @@ async function start() {
   worker.onmessage = ({data}) => shown[data.kind](data);
   worker.onerror = event => say(`This page fails: ${event.message ?? 'its worker was refused'}.`, true);
   kernels = await unpacked('kernels');
+  tables = JSON.parse(new TextDecoder().decode(await unpacked('tables')));
   open(await unpacked('ticket'), 'the ticket of this page');
 }
 

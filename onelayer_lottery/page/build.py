@@ -14,14 +14,14 @@ import html
 import json
 import re
 from pathlib import Path
-from typing import List, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 FOLDER = Path(__file__).parent
 
 # Of the worker, each after those that it imports.
 MODULES = """
     refusal json container bits configuration ticket memory frozen parameters weights
-    model search dictionary sentencepiece subwords translator worker
+    model search dictionary sentencepiece subwords moses pipeline translator worker
 """.split()
 
 _IMPORT = re.compile(r"^import [^;]*;\n", re.MULTILINE)
@@ -29,8 +29,17 @@ _EXPORT = re.compile(r"^export ", re.MULTILINE)
 _COMMENT = re.compile(r"^ *//.*\n", re.MULTILINE)
 
 
-def page(ticket: bytes, *, title: str, examples: Sequence[str] = ()) -> str:
-    """Return the text of a page that translates with this ticket."""
+def page(
+    ticket: bytes,
+    *,
+    title: str,
+    examples: Sequence[str] = (),
+    tables: Optional[Dict[str, Any]] = None,
+) -> str:
+    """Return the text of a page that translates with this ticket.
+
+    Tables are those of ``moses.py``, for a ticket that takes Moses' tokens.
+    """
     app, style = _plain(_read("app.mjs")), _read("page.css")
     parts = {
         "policy": _policy(app, style),
@@ -38,6 +47,7 @@ def page(ticket: bytes, *, title: str, examples: Sequence[str] = ()) -> str:
         "style": style,
         "ticket": _packed(ticket),
         "kernels": _packed((FOLDER / "kernels.wasm").read_bytes()),
+        "tables": _packed(json.dumps(tables).encode()),
         # Inside a script, "<" could end it; in JSON it may be written so.
         "examples": json.dumps(list(examples)).replace("<", "\\u003c"),
         "engine": _packed(engine().encode()),

@@ -1,13 +1,15 @@
-// The page's engine in Node: node cli.mjs TICKET [BEAM] < text, as onelayer-lottery translate.
+// The page's engine in Node: node cli.mjs TICKET [BEAM [TABLES.json]] < text, as
+// onelayer-lottery translate; TABLES are those of moses.py.
 import {readFileSync} from 'node:fs';
 import {Refusal} from './refusal.mjs';
 import {openTicket} from './translator.mjs';
 
-const [path, beam = '5'] = process.argv.slice(2);
+const [path, beam = '5', lists] = process.argv.slice(2);
 try {
   const kernels = readFileSync(new URL('kernels.wasm', import.meta.url));
+  const tables = lists ? JSON.parse(readFileSync(lists, 'utf8')) : null;
   const started = performance.now();
-  const ready = await openTicket(new Uint8Array(readFileSync(path)), kernels);
+  const ready = await openTicket(new Uint8Array(readFileSync(path)), kernels, {tables});
   const loaded = performance.now(), before = process.cpuUsage();
   const lines = readFileSync(0, 'utf8').replace(/\n$/, '').split('\n'), out = [];
   for (const line of lines) {

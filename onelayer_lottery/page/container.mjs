@@ -19,8 +19,9 @@ export async function openContainer(bytes) {
   const entries = mapping(parseJson(text, 'header'), 'header');
   const metadata = checkedMetadata(entries.get('__metadata__'));
   entries.delete('__metadata__');
-  const tables = {};
-  for (const key of TABLES) tables[key] = parseJson(metadata[key], key);
+  const tables = {text: null};
+  for (const key of Object.keys(metadata).filter(name => [...TABLES, 'text'].includes(name)))
+    tables[key] = parseJson(metadata[key], key);
   const payloads = placed(entries, bytes.subarray(8 + length));
   const stated = mapping(tables.payloads, 'payloads');
   demand(stated.size === payloads.size && [...stated.keys()].every(name => payloads.has(name)),
@@ -59,10 +60,10 @@ function checkedMetadata(metadata) {
   demand(metadata instanceof Map && metadata.get('format') === 'onelayer_lottery.ticket',
     'it is not a ticket but another safetensors file');
   const version = metadata.get('version');
-  const newer = /^[1-9][0-9]{0,8}$/.test(version) && Number(version) > 1;
-  demand(!newer, `it is of format ${version}, and this page reads format 1; use onelayer-lottery translate`);
-  demand(version === '1', `its version is ${quoted(version)}, not 1`);
-  const keys = ['format', 'version', 'sha256', ...TABLES];
+  const newer = /^[1-9][0-9]{0,8}$/.test(version) && Number(version) > 2;
+  demand(!newer, `it is of format ${version}, and this page reads formats 1 and 2; make a page of it with the program that wrote it`);
+  demand(['1', '2'].includes(version), `its version is ${quoted(version)}, not 1 or 2`);
+  const keys = ['format', 'version', 'sha256', ...TABLES, ...version === '2' ? ['text'] : []];
   return record(metadata, 'metadata', Object.fromEntries(keys.map(key => [key, 'text'])));
 }
 

@@ -2,15 +2,22 @@
 import {demand, quoted} from './refusal.mjs';
 
 // What Python takes for white space, which is not quite what JavaScript does.
-const SPACE = '\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000';
-const SPACES = new RegExp(`[${SPACE}]+`, 'u'), END = new RegExp(`[${SPACE}]+$`, 'u');
+export const WHITE = '\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000';
+const SPACES = new RegExp(`[${WHITE}]+`, 'u'), START = new RegExp(`^[${WHITE}]+`, 'u'), SPACE = new RegExp(`[${WHITE}]`, 'u');
 
 export function pythonSplit(text) {
   return text.split(SPACES).filter(word => word);
 }
 
+// A loop, because /\s+$/ takes time with the square of the spaces that are not at the end.
 export function pythonRstrip(text) {
-  return text.replace(END, '');
+  let end = text.length;
+  while (end && SPACE.test(text[end - 1])) end--;
+  return text.slice(0, end);
+}
+
+export function pythonStrip(text) {
+  return pythonRstrip(text.replace(START, ''));
 }
 
 export class Dictionary {

@@ -39,7 +39,8 @@ export async function readTicket(bytes) {
   }
   const config = checkedConfiguration(tables.config, settings);
   checkSigns(masks, config.model.mask_method ?? 'topk');
-  return {settings, frozen, masks, tied, bpe, dense, dictionaries, config, digest, sizes};
+  const text = tables.text === null ? null : checkedText(tables.text);
+  return {settings, frozen, masks, tied, bpe, text, dense, dictionaries, config, digest, sizes};
 }
 
 function checkedSettings(table) {
@@ -52,6 +53,16 @@ function checkedSettings(table) {
   demand(keep > 0 && keep <= 1, `its keep is ${keep}; expected a fraction in (0, 1]`);
   demand(stream === 1n, `its stream is ${stream}; expected 1`);
   return {...settings, keep: Number(keep)};
+}
+
+function checkedText(table) {
+  const text = record(table, 'text', {moses: 'object null', lower: 'bool'});
+  demand(text.moses || text.lower, 'its text has no step');
+  if (!text.moses) return text;
+  const moses = record(text.moses, "text's moses", {source: 'text', target: 'text', dashes: 'bool'});
+  for (const language of [moses.source, moses.target])
+    demand(/^[a-z]{2,3}$/.test(language), `its text's language ${quoted(language)} is not a code such as de`);
+  return {...text, moses};
 }
 
 function checkedFrozen(table) {

@@ -4,22 +4,23 @@ import {Dictionary, pythonSplit} from './dictionary.mjs';
 import {Memory} from './memory.mjs';
 import {Model, activate} from './model.mjs';
 import {completeFlags, declaredParameters} from './parameters.mjs';
+import {pipelineOf} from './pipeline.mjs';
 import {EOS, PAD, beamSearch} from './search.mjs';
-import {subwordsOf} from './subwords.mjs';
 import {readTicket} from './ticket.mjs';
 import {loadWeights} from './weights.mjs';
 
 const quiet = async () => {};
 
 // Read a ticket and draw its weights; `progress(share, role)` is told how far it is.
-export async function openTicket(bytes, kernels, progress = quiet) {
+// `tables` are the lists of Moses' tokeniser, for tickets that ask for it.
+export async function openTicket(bytes, kernels, {tables = null, progress = quiet} = {}) {
   const ticket = await readTicket(bytes), flags = completeFlags(ticket.config);
   const task = ticket.config.task._name ?? 'translation';
   demand(flags.roberta === (task !== 'translation') && task !== 'masked_lm',
     `its model is of the task ${task}; this page is for translation and sentence_prediction`);
   const memory = await Memory.create(kernels);
   const kind = flags.roberta ? Classifier : Translator;
-  const found = new kind(ticket, flags);
+  const found = new kind(ticket, flags, tables);
   const weights = await loadWeights(memory, ticket, flags, found.declared, progress);
   found.model = new Model(memory, weights, flags);
   found.mark = memory.top;
@@ -33,11 +34,11 @@ function dictionaryOf(ticket, side, options) {
 }
 
 class Translator {
-  constructor(ticket, flags) {
+  constructor(ticket, flags, tables) {
     this.ticket = ticket;
     this.source = dictionaryOf(ticket, 'source');
     this.target = dictionaryOf(ticket, 'target');
-    this.subwords = subwordsOf(ticket.bpe);
+    this.pipeline = pipelineOf(ticket, tables);
     this.declared = [...declaredParameters(flags, {source: this.source.size, target: this.target.size})];
     const task = ticket.config.task;
     this.longest = Math.min(flags.max_source_positions, task.max_source_positions ?? 1024);
@@ -49,7 +50,7 @@ class Translator {
   // Translations of a line, best first; [] for an empty one.
   async translate(line, {beam = 5, pause = quiet} = {}) {
     if (!pythonSplit(line).length) return [];
-    let ids = this.source.encode(this.subwords.encode(line));
+    let ids = this.source.encode(this.pipeline.encode(line));
     const cut = ids.length >= this.longest;
     if (cut) ids = ids.slice(0, this.longest - 1);
     ids = [...ids.filter(id => id !== PAD), EOS];
@@ -60,19 +61,19 @@ class Translator {
     const found = await beamSearch(this.model, source,
       {beam, symbols: this.target.size, positions: this.positions, pause});
     return found.map(({ids: target, score}) =>
-      ({text: this.subwords.decode(this.target.decode(target)), score, cut}));
+      ({text: this.pipeline.decode(this.target.decode(target)), score, cut}));
   }
 }
 
 class Classifier {
-  constructor(ticket, flags) {
+  constructor(ticket, flags, tables) {
     const {task} = ticket.config;
     for (const name of ['num_classes', 'classification_head_name', 'max_positions'])
       demand((task[name] ?? null) !== null, `it does not say its ${name}`);
     this.ticket = ticket;
     this.flags = flags;
     this.source = dictionaryOf(ticket, 'source', {more: ['<mask>']});
-    this.subwords = subwordsOf(ticket.bpe);
+    this.pipeline = pipelineOf(ticket, tables);
     this.labels = task.regression_target ? null : this.readLabels();
     this.before = [task.init_token ?? null, task.separator_token ?? null];
     for (const token of this.before)
@@ -114,7 +115,7 @@ class Classifier {
   // Labels and their probabilities, the most probable first; of a regression its values.
   async classify(pair, {pause = quiet} = {}) {
     if (pair.some(sentence => !pythonSplit(sentence).length)) return [];
-    const sides = pair.map(sentence => this.source.encode(this.subwords.encode(sentence)));
+    const sides = pair.map(sentence => this.source.encode(this.pipeline.encode(sentence)));
     const room = this.longest - 2 - this.before.filter(token => token !== null).length;
     const cut = sides[0].length + sides[1].length > room;
     while (sides[0].length + sides[1].length > room)

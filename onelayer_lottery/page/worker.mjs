@@ -31,14 +31,15 @@ async function pauseOf(job) {
 }
 
 const handlers = {
-  async open({kernels: bytes, ticket, job}) {
+  async open({kernels: bytes, tables, ticket, job}) {
     kernels ??= bytes;
     const started = performance.now();
-    const opened = await openTicket(ticket, kernels, async (share, role) => {
+    const progress = async (share, role) => {
       tell({kind: 'progress', share, role});
       since = 0;
       await pauseOf(job);
-    });
+    };
+    const opened = await openTicket(ticket, kernels, {tables, progress});
     ready = opened;
     known.clear();
     tell({kind: 'ready', seconds: (performance.now() - started) / 1000, bytes: ticket.length, ...summary(opened)});
