@@ -2,6 +2,7 @@
 const $ = id => document.getElementById(id);
 let worker = null, kernels = null, tables = null, job = 0, pairs = false, answers = [], facts = null, picture = null;
 
+const CUT = 'A line is longer than the model reads; its end is left out.';
 const number = value => value.toLocaleString('en');
 const bytes = value => (value < 10000 ? `${number(value)} bytes` : `${number(Math.round(value / 1000))} kB`);
 
@@ -23,10 +24,16 @@ function say(text, refused = false) {
   $('message').classList.toggle('refused', refused);
 }
 
+// Whether the translations shown are of an older text; screen readers wait for the new ones.
+function stale(is) {
+  $('output').classList.toggle('stale', is);
+  $('output').setAttribute('aria-busy', is);
+}
+
 function open(ticket, name) {
   $('progress').hidden = false;
   $('progress').value = 0;
-  say(`Reading ${name}`);
+  say(`Reading ${name} and drawing its weights from the seed`);
   worker.postMessage({kind: 'open', kernels, tables, ticket, name, job: ++job});
 }
 
@@ -35,14 +42,13 @@ function ask() {
   const beam = Math.min(20, Math.max(1, Math.round($('beam').value) || 1));
   const lines = pairs ? [$('source').value, $('other').value] : $('source').value.split('\n');
   answers = [];
-  $('output').classList.add('stale');
+  stale(true);
   if (facts) worker.postMessage({kind: 'text', lines, beam, job: ++job});
 }
 
 const shown = {
-  progress({share, role}) {
+  progress({share}) {
     $('progress').value = share;
-    if (role) say(`Drawing ${role} from the seed`);
   },
 
   ready(found) {
@@ -52,12 +58,11 @@ const shown = {
     $('second').hidden = !pairs;
     $('beam-box').hidden = pairs;
     const [from, to] = found.languages;
-    $('source-label').textContent = pairs ? 'First sentence' : from ? `Your text (${from})` : 'Your text';
-    $('output-label').textContent = pairs ? 'Label' : to ? `Translation (${to})` : 'Translation';
+    $('source-label').textContent = pairs ? 'First sentence' : from ? `Your text in ${language(from)}` : 'Your text';
+    $('output-label').textContent = pairs ? 'Label' : to ? `Translation into ${language(to)}` : 'Translation';
     if (/^[a-z]{2,3}$/.test(from ?? '')) $('source').lang = from;
     if (/^[a-z]{2,3}$/.test(to ?? '')) $('output').lang = $('alternatives').lang = to;
-    const drawn = found.roles.reduce((sum, {shape: [rows, columns]}) => sum + rows * columns, 0);
-    say(`Ready after ${found.seconds.toFixed(2)} seconds: ${number(drawn)} random weights under ${found.masks} masks.`);
+    say(`Ready after ${found.seconds.toFixed(2)} seconds.`);
     explain(found);
     ask();
   },
@@ -69,8 +74,9 @@ const shown = {
       answers[line] = list;
       $('output').append(element('li', list[0]?.text ?? ''));
     }
-    if (last) $('output').classList.remove('stale');
-    if (found.some(({answers: list}) => list[0]?.cut)) say('The text is longer than the model reads; its end is left out.');
+    if (last) stale(false);
+    if (found.some(({answers: list}) => list[0]?.cut)) say(CUT);
+    else if (last && $('message').textContent === CUT && !answers.some(list => list[0]?.cut)) say('');
     showAlternatives();
   },
 
@@ -83,7 +89,7 @@ const shown = {
     $('progress').hidden = true;
     if (what === 'open') say(`Cannot open ${name}: ${reason}.`, true);
     else say(`Cannot do that: ${reason}.`, true);
-    $('output').classList.remove('stale');
+    stale(false);
   },
 };
 
@@ -101,10 +107,34 @@ function showAlternatives() {
   }));
 }
 
-function explain({settings, roles, kept, positions, parts, masks, digest, bytes: total, trained}) {
+// A code such as de in words, where the browser knows it.
+function language(code) {
+  try {
+    return new Intl.DisplayNames(['en'], {type: 'language'}).of(code) ?? code;
+  } catch {
+    return code;
+  }
+}
+
+// The role of a tensor in words.
+const WORDS = [['encoder.sentence_encoder', 'encoder'], ['encoder_attn', 'attention to the source'], ['self_attn', 'self-attention'],
+  ['q_proj', 'queries'], ['k_proj', 'keys'], ['v_proj', 'values'], ['out_proj', 'output'], ['fc1', 'feed-forward, first half'],
+  ['fc2', 'feed-forward, second half'], ['embed_tokens', 'embeddings'], ['output_projection', 'output symbols'], ['layers.*.', '']];
+
+function inWords(role) {
+  const words = WORDS.reduce((text, [name, word]) => text.replace(name, word), role).replaceAll('.', ', ').replaceAll('_', ' ');
+  return words[0].toUpperCase() + words.slice(1);
+}
+
+function explain({settings, roles, kept, positions, parts, masks, digest, bytes: total, drawn, signed, trained}) {
   $('size').textContent = bytes(total);
   $('shared').hidden = roles.every(({layers}) => layers < 2);
-  $('trained').textContent = trained ? `Beside them, ${number(trained)} values were trained densely.` : '';
+  $('claim').hidden = !masks;
+  $('drawn').textContent = number(drawn);
+  $('bits').textContent = number(positions + (signed ? kept : 0));
+  $('choice').textContent = 'one for each weight of each layer: keep it, or put zero in its place.' +
+    (signed ? ' Those that are kept have one more, for the sign.' : '');
+  $('trained').textContent = trained ? ` and ${number(trained)} values beside them` : '';
   $('seed').textContent = settings.seed;
   const stored = Object.values(parts).reduce((sum, part) => sum + part, 0);
   const rows = [...Object.entries(parts), ['header', total - stored]].sort((a, b) => b[1] - a[1]);
@@ -112,15 +142,16 @@ function explain({settings, roles, kept, positions, parts, masks, digest, bytes:
     const row = element('tr', ''), bar = element('td', ''), fill = element('i', '');
     fill.style.width = `${100 * size / total}%`;
     bar.append(fill);
-    row.append(element('td', part), element('td', number(size)), bar);
+    row.append(element('th', part, {scope: 'row'}), element('td', number(size)), bar);
     return row;
   }));
   $('checks').textContent = `${masks} masks keep ${number(kept)} of ${number(positions)} weights` +
     ` (${(100 * kept / positions || 0).toFixed(1)}%).` +
-    ` The weights drawn here have the stated digests, and so have all parts of the ticket; its own is ${digest}.`;
-  const best = roles.slice().sort((a, b) => b.layers - a.layers || a.role.localeCompare(b.role))[0];
+    ` Checked: the weights drawn here and all parts of the ticket have the digests that it states. Its own is ${digest}.`;
+  const decodes = ({role}) => role.startsWith('decoder');
+  const best = roles.slice().sort((a, b) => b.layers - a.layers || decodes(a) - decodes(b) || a.role.localeCompare(b.role))[0];
   $('role').replaceChildren(...roles.map(({role, shape, layers}) =>
-    element('option', `${role}, ${shape.join(' × ')}, ${layers} ${layers === 1 ? 'mask' : 'masks'}`, {value: role})));
+    element('option', `${inWords(role)}: ${shape.join(' × ')}, ${layers} ${layers === 1 ? 'mask' : 'masks'}`, {value: role})));
   $('idea').hidden = !best;
   if (best) {
     $('role').value = best.role;
@@ -128,34 +159,44 @@ function explain({settings, roles, kept, positions, parts, masks, digest, bytes:
   }
 }
 
-// The frozen tensor in two colours by sign and size, and the masks over it.
+// The frozen tensor in two colours by sign and size; of each layer its mask, and what it keeps.
 function paint() {
-  const {shape, rows, columns, frozen, masks, role} = picture, under = $('under').checked;
+  const {shape, rows, columns, frozen, imported, masks} = picture;
   const style = getComputedStyle(document.documentElement);
   const colour = name => [1, 3, 5].map(at => parseInt(style.getPropertyValue(name).trim().slice(at, at + 2), 16));
   const [low, high, ink, card] = ['--low', '--high', '--ink', '--paper'].map(colour);
-  const most = frozen.reduce((top, value) => Math.max(top, Math.abs(value)), 1e-9);
-  const weight = i => {
-    const share = Math.abs(frozen[i]) / most, to = frozen[i] < 0 ? low : high;
-    return card.map((from, c) => from + (to[c] - from) * share);
+  const shades = values => {
+    const most = values.reduce((top, value) => Math.max(top, Math.abs(value)), 1e-9);
+    return i => {
+      const share = Math.abs(values[i]) / most, to = values[i] < 0 ? low : high;
+      return card.map((from, c) => from + (to[c] - from) * share);
+    };
   };
-  const draw = (caption, pixel) => {
-    const figure = element('figure', ''), canvas = element('canvas', '', {width: columns, height: rows});
+  const draw = (label, pixel) => {
+    const canvas = element('canvas', '', {width: columns, height: rows});
     const context = canvas.getContext('2d'), image = context.createImageData(columns, rows);
     for (let i = 0; i < rows * columns; i++) image.data.set([...pixel(i), 255], 4 * i);
     context.putImageData(image, 0, 0);
     canvas.setAttribute('role', 'img');
-    canvas.setAttribute('aria-label', caption);
-    figure.append(canvas, element('figcaption', caption));
-    return figure;
+    canvas.setAttribute('aria-label', label);
+    return canvas;
   };
+  const figure = (kind, caption, ...canvases) => {
+    const made = element('figure', '', {className: kind});
+    made.append(...canvases, element('figcaption', caption));
+    return made;
+  };
+  const origin = imported ? 'Weights of another trained model' : 'Random weights';
   $('pictures').replaceChildren(
-    draw('frozen random weights', weight),
-    ...masks.map(({layer, kept, bits}) => draw(`${layer}: ${number(kept)} of ${number(shape[0] * shape[1])} kept`,
-      i => (bits[i] ? under ? weight(i) : ink : card))));
+    figure('frozen', `${origin}${masks.length > 1 ? ', the same for all layers of the stack' : ''}`, draw(origin, shades(frozen))),
+    ...masks.map(({layer, kept, bits, weights}) => {
+      const [, place] = /\.layers\.(\d+)\./.exec(layer) ?? [], name = place === undefined ? 'Here' : `Layer ${Number(place) + 1}`;
+      const caption = `${name}: the learned mask, and the weights that it keeps, ${number(kept)} of ${number(shape[0] * shape[1])}`;
+      return figure('masked', caption,
+        draw(`Mask, ${layer}`, i => (bits[i] ? ink : card)), draw(`Weights under the mask, ${layer}`, shades(weights)));
+    }));
   const whole = rows === shape[0] && columns === shape[1];
-  $('corner').textContent = `${role} has ${shape.join(' × ')} weights` +
-    (whole ? '.' : `; shown are the first ${rows} × ${columns}.`) +
+  $('corner').textContent = (whole ? 'Shown is the whole tensor.' : `Shown is the corner of ${rows} × ${columns} weights.`) +
     ' Blue is positive, orange negative; a mask is dark where it keeps a weight.';
 }
 
@@ -163,11 +204,14 @@ async function openFile(file) {
   if (file) open(new Uint8Array(await file.arrayBuffer()), file.name);
 }
 
+// dir="auto" of the browser takes minutes on a line of a megabyte.
+const FROM_RIGHT = /^\P{L}*[\p{Script=Hebrew}\p{Script=Arabic}\p{Script=Syriac}\p{Script=Thaana}]/u;
+for (const id of ['source', 'other'])
+  $(id).addEventListener('input', ({target}) => { target.dir = FROM_RIGHT.test(target.value.slice(0, 200)) ? 'rtl' : 'ltr'; });
 for (const id of ['source', 'other', 'beam']) $(id).addEventListener('input', ask);
 $('source').addEventListener('keyup', showAlternatives);
 $('source').addEventListener('click', showAlternatives);
 $('role').addEventListener('change', () => worker.postMessage({kind: 'picture', role: $('role').value}));
-$('under').addEventListener('change', paint);
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => picture && paint());
 $('file').addEventListener('change', event => openFile(event.target.files[0]));
 addEventListener('dragover', event => {

@@ -57,7 +57,8 @@ def _abbreviations(tokenizer: Any) -> Dict[str, Any]:
 
 def _runs(characters: Iterable[str]) -> List[int]:
     """Count the codes in a row that are outside and inside, in turns, from 0 on."""
-    runs, end = [], 0
+    runs: List[int] = []
+    end = 0
     for code in sorted(set(map(ord, characters))):
         if not runs or code > end:
             runs += [code - end, 0]

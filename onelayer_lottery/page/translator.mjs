@@ -11,7 +11,7 @@ import {loadWeights} from './weights.mjs';
 
 const quiet = async () => {};
 
-// Read a ticket and draw its weights; `progress(share, role)` is told how far it is.
+// Read a ticket and draw its weights; `progress(share)` is told how far it is.
 // `tables` are the lists of Moses' tokeniser, for tickets that ask for it.
 export async function openTicket(bytes, kernels, {tables = null, progress = quiet} = {}) {
   const ticket = await readTicket(bytes), flags = completeFlags(ticket.config);

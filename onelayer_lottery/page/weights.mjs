@@ -17,7 +17,7 @@ export async function loadWeights(memory, ticket, flags, declared, progress) {
     weights.set(`${layer}.weight`, memory.take(product(ticket.frozen.get(role).shape)));
   let done = 0;
   for (const [role, layers] of byRole) {
-    await progress(done++ / byRole.size, role);
+    await progress(done++ / byRole.size);
     const mark = memory.top;
     const frozen = await frozenTensor(memory, ticket, role);
     for (const layer of layers) applyMask(memory, ticket, layer, frozen, weights.get(`${layer}.weight`));
@@ -34,7 +34,7 @@ export async function loadWeights(memory, ticket, flags, declared, progress) {
     }
   for (const [name, other] of tiedParameters(flags))
     weights.set(`${name}.weight`, weights.get(`${other}.weight`));
-  await progress(1, '');
+  await progress(1);
   return weights;
 }
 

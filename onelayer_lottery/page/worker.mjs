@@ -7,7 +7,7 @@ import {frozenTensor} from './weights.mjs';
 
 const TURN = 15; // milliseconds of work before messages are looked at
 const REMEMBERED = 2000; // lines
-const SHOWN = 96; // rows and columns of a tensor in a picture
+const SHOWN = 40; // rows and columns of a tensor in a picture
 
 let ready = null, kernels = null, latest = 0, since = 0;
 const known = new Map();
@@ -34,8 +34,8 @@ const handlers = {
   async open({kernels: bytes, tables, ticket, job}) {
     kernels ??= bytes;
     const started = performance.now();
-    const progress = async (share, role) => {
-      tell({kind: 'progress', share, role});
+    const progress = async share => {
+      tell({kind: 'progress', share});
       since = 0;
       await pauseOf(job);
     };
@@ -70,7 +70,7 @@ const handlers = {
 
   // A corner of a frozen tensor and of the masks over it.
   async picture({role}) {
-    const {ticket} = ready, {shape} = ticket.frozen.get(role);
+    const {ticket, model} = ready, {shape, values: imported} = ticket.frozen.get(role);
     const memory = await Memory.create(kernels);
     const values = memory.view(await frozenTensor(memory, ticket, role), product(shape));
     const rows = Math.min(shape[0], SHOWN), columns = Math.min(shape[1], SHOWN);
@@ -78,8 +78,11 @@ const handlers = {
       (_, i) => read(Math.floor(i / columns) * shape[1] + i % columns));
     const frozen = corner(i => values[i]);
     const masks = [...ticket.masks].filter(([, mask]) => mask.role === role)
-      .map(([layer, {bits, kept}]) => ({layer, kept, bits: corner(i => bits[i >> 3] >> (i & 7) & 1)}));
-    tell({kind: 'picture', role, shape, rows, columns, frozen, masks});
+      .map(([layer, {bits, kept}]) => {
+        const weights = model.memory.view(model.weights.get(`${layer}.weight`), product(shape));
+        return {layer, kept, bits: corner(i => bits[i >> 3] >> (i & 7) & 1), weights: corner(i => weights[i])};
+      });
+    tell({kind: 'picture', shape, rows, columns, frozen, masks, imported: Boolean(imported)});
   },
 };
 
@@ -96,12 +99,18 @@ function summary({ticket, classify}) {
     kept += own;
     positions += product(frozen.get(role).shape);
   }
+  let drawn = 0, trained = 0;
+  for (const {shape, values} of frozen.values()) {
+    if (values) trained += values.length;
+    else drawn += product(shape);
+  }
+  for (const {values} of ticket.dense.values()) trained += values.length;
   const roles = [...frozen].map(([role, {shape}]) =>
     ({role, shape, layers: [...masks.values()].filter(mask => mask.role === role).length}));
   return {
     settings: {...settings, seed: String(settings.seed)}, roles, kept, positions, parts, digest,
     masks: masks.size, pairs: Boolean(classify), languages: [config.task.source_lang, config.task.target_lang],
-    trained: [...ticket.dense.values()].reduce((sum, {values}) => sum + values.length, 0),
+    drawn, trained, signed: [...masks.values()].some(({signs}) => signs),
   };
 }
 
