@@ -18,11 +18,17 @@ from onelayer_lottery.core.modules import Frozen, MaskedWeight
 from onelayer_lottery.core.selection import Selection
 from onelayer_lottery.monitoring.finite import nonfinite
 
+if FAKE_DEVICES:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from models import batch, build_trainer
 from rows import QUICK
 
+needs_fake_devices = pytest.mark.skipif(
+    not FAKE_DEVICES, reason="torch cannot fake a device"
+)
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 
 
@@ -67,12 +73,10 @@ def test_large_tensors_in_several_slabs_are_selected_exactly(dtype, ties):
             assert torch.equal(found, top_k_mask(each, keep))
 
 
-@pytest.mark.skipif(not FAKE_DEVICES, reason="torch cannot fake a device")
+@needs_fake_devices
 @pytest.mark.parametrize("device", ["cuda", "meta"])
 def test_nothing_waits_for_the_device(device):
     """A tensor without values: whatever asks for one raises."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
     with FakeTensorMode():
         scores = [torch.empty(s, device=device) for s in ((96, 64), (500, 64))]
         for found, each in zip(masks_together(scores, 0.5), scores):
@@ -142,6 +146,7 @@ def test_weights_that_are_selected_together_follow_the_scores(
     assert cpu_as_accelerator == [3] * 3
 
 
+@needs_fake_devices
 def test_masks_are_on_the_device_of_their_scores_wherever_the_model_goes():
     """Fake tensors of two devices at once, and of others in the next update."""
     together = SelectTogether()
@@ -195,6 +200,7 @@ def test_what_is_not_finite_on_a_device_is_named_without_waiting_at_each_update(
     )
 
 
+@needs_fake_devices
 def test_the_check_for_nan_reads_no_value_between_its_updates():
     with FakeTensorMode():
         model = torch.nn.Module()
