@@ -105,6 +105,7 @@ def test_a_resumed_training_has_the_same_bits(way, tmp_path):
     stopped = new_trainer(way)
     train(stopped, 3)
     path = str(tmp_path / "checkpoint.pt")
+    stopped.consolidate_optimizer()  # fairseq does so before it saves
     stopped.save_checkpoint(path, {"train_iterator": {"epoch": 1}})
     resumed = new_trainer(way)
     resumed.load_checkpoint(path)
