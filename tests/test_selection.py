@@ -30,6 +30,8 @@ needs_fake_devices = pytest.mark.skipif(
     not FAKE_DEVICES, reason="torch cannot fake a device"
 )
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
+if torch.__version__.startswith("1."):  # where |NaN| in bfloat16 may have its sign set
+    DTYPES.remove(torch.bfloat16)
 
 
 def masks_together(scores, keep):
