@@ -37,6 +37,11 @@ def test_the_demo_trains_both_models_and_ends_with_a_table(tmp_path):
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     ticket = tmp_path / "out" / "one-layer-random.ticket"
     assert results["one-layer random"]["bytes"] == ticket.stat().st_size
+    page = tmp_path / "out" / "translator.html"
+    assert done.stdout.splitlines()[-1].startswith(f"open {page} in a browser")
+    text = page.read_text(encoding="utf-8")
+    assert "<h1>de to en: one-layer-random</h1>" in text
+    assert (tmp_path / "out" / "test.de").read_text("utf-8").splitlines()[0] in text
 
 
 def test_a_baked_ticket_runs_in_ctranslate2_and_translates_the_same(
