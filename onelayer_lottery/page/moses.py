@@ -1,4 +1,4 @@
-"""The lists of sacremoses that a page needs to make Moses' tokens itself.
+"""The lists of sacremoses that a page needs to tokenise text as Moses does.
 
 They are taken from the installed library when a page is written: no list is kept here
 that could differ from the one with which ``translate`` works.
