@@ -22,7 +22,7 @@ from onelayer_lottery.exports.folder import write_folder
 from onelayer_lottery.exports.huggingface import huggingface_files
 from onelayer_lottery.inference.fairseq_classifier import Classifier
 from onelayer_lottery.inference.fairseq_translator import Translator
-from onelayer_lottery.ticket.format import Bpe, write_ticket
+from onelayer_lottery.ticket.format import Bpe, Moses, TextSteps, write_ticket
 
 
 @pytest.fixture(scope="session")
@@ -77,7 +77,12 @@ def test_a_shared_dictionary_is_written_once():
         (
             huggingface_files,
             {"encoder_normalize_before": True, "layernorm_embedding": True},
-            ["its subwords of none", "it before", "does not normalise embeddings"],
+            [
+                "its subwords of none",
+                "it before",
+                "does not normalise embeddings",
+                "takes raw text by Moses, this model words as they are",
+            ],
         ),
     ],
 )
@@ -86,6 +91,61 @@ def test_all_reasons_of_a_refusal_are_given_at_once(files, flags, reasons):
         files(ticket_of(**flags))
     for reason in reasons:
         assert reason in str(error.value)
+
+
+def moses_ticket(steps=None, *, codes=b"h u 5\nhu n 4\nhun d</w> 3\n", **flags):
+    """A ticket of German text whose subwords are in its dictionary."""
+    ticket = ticket_of(**flags)
+    ticket.text = steps or TextSteps(Moses("de", "en", dashes=True))
+    kind = "subword_nmt" if codes.startswith(b"#") else "fastbpe"
+    ticket.bpe = Bpe(kind, codes)
+    words = iter("hund hun@@ d er ruht . , @-@ &quot; E@@ i@@ n H@@ u@@".split())
+    for side, text in ticket.dictionaries.items():
+        ticket.dictionaries[side] = "".join(
+            f"{next(words, line.split()[0])} 1\n" for line in text.splitlines()
+        )
+    return ticket
+
+
+@pytest.mark.parametrize(
+    ("steps", "codes", "reasons"),
+    [
+        (
+            TextSteps(Moses("de", "en", dashes=False), lower=True),
+            b"a b 1\n",
+            ["its training data were not (--moses words)", "lower-cases before it"],
+        ),
+        (TextSteps(lower=True), b"a b 1\n", ["raw text by Moses, this model lower"]),
+        (None, b"#version: 0.1\na b\n", ["version 0.2, its codes not"]),
+    ],
+)
+def test_text_that_fsmt_would_split_otherwise_is_refused(steps, codes, reasons):
+    with pytest.raises(LotteryError) as error:
+        huggingface_files(moses_ticket(steps, codes=codes))
+    for reason in reasons:
+        assert reason in str(error.value)
+
+
+def test_hostile_text_of_an_export_is_refused():
+    with pytest.raises(LotteryError, match="fastbpe is not text in UTF-8"):
+        huggingface_files(moses_ticket(codes=b"\xff"))
+    pairs = pairs_ticket(build_roberta())
+    pairs.bpe = Bpe("gpt2", b"no zero byte")
+    with pytest.raises(LotteryError, match="gpt2 is not of two files"):
+        huggingface_files(pairs)
+    pairs.bpe = None
+    del pairs.dictionaries["label"]
+    with pytest.raises(LotteryError, match="has no dictionary of labels"):
+        huggingface_files(pairs)
+
+
+def test_a_symbol_twice_and_the_shape_are_refused_at_once(subwords):
+    ticket = with_subwords(ticket_of(encoder_normalize_before=True), subwords)
+    ticket.dictionaries["source"] += "w0 1 #fairseq:overwrite\n"
+    with pytest.raises(LotteryError) as error:
+        huggingface_files(ticket)
+    assert "it before" in str(error.value)
+    assert "its dictionary of the source has a symbol twice" in str(error.value)
 
 
 def test_a_classifier_is_no_folder_of_ctranslate2():
@@ -170,20 +230,56 @@ def run(python, program, folder):
     return json.loads(done.stdout)
 
 
-_MARIAN = """
+SHORT = {"max_source_positions": 12, "max_target_positions": 12}
+
+_TRANSLATOR = """
 import json, torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 model, info = AutoModelForSeq2SeqLM.from_pretrained(".", output_loading_info=True)
 assert not any(info.values()), info
 tokenizer = AutoTokenizer.from_pretrained(".")
-found = []
+logits, generated = [], []
 for source, target in json.load(open("pairs.json")):
     before = torch.tensor([[2, *target]])
     with torch.no_grad():
-        logits = model(torch.tensor([source]), decoder_input_ids=before).logits[0]
-    found.append(logits.log_softmax(-1).tolist())
-print(json.dumps([found, tokenizer(open("line").read())["input_ids"]]))
+        rows = model(torch.tensor([source]), decoder_input_ids=before).logits[0]
+    logits.append(rows.log_softmax(-1).tolist())
+    generated.append(model.generate(torch.tensor([source]))[0].tolist())
+lines = open("lines").read().splitlines()
+print(json.dumps([
+    type(model).__name__,
+    logits,
+    generated,
+    tokenizer(lines)["input_ids"],
+    tokenizer.batch_decode(generated, skip_special_tokens=True),
+]))
 """
+
+
+def check_translator(transformers, folder, ticket, lines):
+    """Compare a ticket's folder with fairseq: all but the name of its class."""
+    pairs = [([5, 6, 7, 2], [8, 9]), ([10, 2], [11, 12, 13, 2])]
+    files = huggingface_files(ticket)
+    files["pairs.json"] = json.dumps(pairs).encode()
+    files["lines"] = "\n".join(lines).encode()
+    write_folder(folder, files)
+    name, logits, generated, symbols, text = run(transformers, _TRANSLATOR, folder)
+    translator = Translator(ticket)
+    for (source, target), rows in zip(pairs, logits):
+        before = torch.tensor([[2, *target]])
+        with torch.no_grad():
+            out = translator.model(
+                torch.tensor([source]), torch.tensor([len(source)]), before
+            )
+        wanted = translator.model.get_normalized_probs(out, log_probs=True)[0]
+        assert np.array(rows) == pytest.approx(wanted.numpy(), abs=1e-4)
+    found = translator._generate([torch.tensor(source) for source, _ in pairs], 5)
+    best = [hypotheses[0]["tokens"] for hypotheses in found]
+    assert [row[1:] for row in generated] == [row.tolist() for row in best]
+    text_of = translator._fairseq
+    assert symbols == [text_of.encode(line).tolist() for line in lines]
+    assert text == [text_of.decode(row) for row in best]
+    return name
 
 
 @pytest.mark.slow
@@ -197,23 +293,30 @@ print(json.dumps([found, tokenizer(open("line").read())["input_ids"]]))
     ],
 )
 def test_marian_computes_what_fairseq_does(transformers, tmp_path, subwords, flags):
-    ticket = with_subwords(ticket_of(**flags), subwords)
-    pairs = [([5, 6, 7, 2], [8, 9]), ([10, 2], [11, 12, 13, 2])]
-    files = huggingface_files(ticket)
-    files["pairs.json"] = json.dumps(pairs).encode()
-    files["line"] = b"Ein Hund"
-    write_folder(tmp_path / "out", files)
-    found, symbols = run(transformers, _MARIAN, tmp_path / "out")
-    translator = Translator(ticket)
-    for (source, target), rows in zip(pairs, found):
-        before = torch.tensor([[2, *target]])
-        with torch.no_grad():
-            out = translator.model(
-                torch.tensor([source]), torch.tensor([len(source)]), before
-            )
-        wanted = translator.model.get_normalized_probs(out, log_probs=True)[0]
-        assert np.array(rows) == pytest.approx(wanted.numpy(), abs=1e-4)
-    assert symbols == translator._fairseq.encode("Ein Hund").tolist()
+    ticket = with_subwords(ticket_of(**SHORT, **flags), subwords)
+    name = check_translator(transformers, tmp_path / "out", ticket, ["Ein Hund", "x"])
+    assert name == "MarianMTModel"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"mask_train": "positions", "decoder_learned_pos": True},
+        {"share_decoder_input_output_embed": False},
+        {"share_all_embeddings": True, "no_token_positional_embeddings": True},
+    ],
+)
+@pytest.mark.parametrize("version", [b"", b"#version: 0.2\n"])
+def test_fsmt_computes_what_fairseq_does(transformers, tmp_path, flags, version):
+    codes = b"h u 5\nhu n 4\nhun d</w> 3\n"
+    if version:
+        codes = version + codes.replace(b" 5", b"").replace(b" 4", b"")
+        codes = codes.replace(b" 3", b"")
+    ticket = moses_ticket(codes=codes, **SHORT, **flags)
+    lines = ["Ein hund, er ruht.", 'Der "Hund-Freund" (z. B.) & Co', "hun d hunde"]
+    name = check_translator(transformers, tmp_path / "out", ticket, lines)
+    assert name == "FSMTForConditionalGeneration"
 
 
 _ROBERTA = """

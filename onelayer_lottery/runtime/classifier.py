@@ -24,21 +24,26 @@ class Prediction(NamedTuple):
     probability: Optional[float]
 
 
+def labels_of(ticket: Ticket) -> Optional[List[str]]:
+    """The labels of a model for sentence pairs; a regression has none."""
+    flags = ticket.configuration().task
+    needed = ("num_classes", "classification_head_name", "max_positions")
+    missing = [flag for flag in needed if flags.get(flag) is None]
+    if missing:
+        raise TicketError(f"the ticket does not say its {', '.join(missing)}")
+    if flags.get("regression_target"):
+        return None
+    if "label" not in ticket.dictionaries:
+        raise TicketError("the ticket has no dictionary of labels")
+    return read_classes(ticket.dictionaries["label"], flags["num_classes"])
+
+
 class PairClassifier:
     """Feeds pairs of sentences to a model as in its training; engines add the model."""
 
     def __init__(self, ticket: Ticket):
+        self.labels = labels_of(ticket)
         flags = ticket.configuration().task
-        needed = ("num_classes", "classification_head_name", "max_positions")
-        missing = [flag for flag in needed if flags.get(flag) is None]
-        if missing:
-            raise TicketError(f"the ticket does not say its {', '.join(missing)}")
-        self.labels: Optional[List[str]] = None
-        if not flags.get("regression_target"):
-            if "label" not in ticket.dictionaries:
-                raise TicketError("the ticket has no dictionary of labels")
-            text = ticket.dictionaries["label"]
-            self.labels = read_classes(text, flags["num_classes"])
         self._text = text_pipeline(ticket)
         self._head = flags["classification_head_name"]
         self._before = (flags.get("init_token"), flags.get("separator_token"))

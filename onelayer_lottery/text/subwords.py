@@ -58,10 +58,7 @@ def build_bpe(bpe: Optional[Bpe]) -> Optional[Subwords]:
     """Make a subword model ready to split words and to join what was split."""
     if bpe is None:
         return None
-    contents = bpe.content.split(b"\0", 1) if bpe.kind == "gpt2" else [bpe.content]
-    if bpe.kind == "gpt2" and len(contents) != len(GPT2_FILES):
-        raise LotteryError("the subword model of gpt2 is not of two files")
-    _check(bpe.kind, contents)
+    contents = check_subwords(bpe)
     try:
         return Subwords(*_BUILDERS[bpe.kind](*contents))
     except ImportError as error:
@@ -74,6 +71,17 @@ def build_bpe(bpe: Optional[Bpe]) -> Optional[Subwords]:
         raise LotteryError(
             f"the subword model cannot be read as {bpe.kind}: {reason}"
         ) from None
+
+
+def check_subwords(bpe: Optional[Bpe]) -> List[bytes]:
+    """Return the files of a subword model; LotteryError says what is wrong."""
+    if bpe is None:
+        return []
+    contents = bpe.content.split(b"\0", 1) if bpe.kind == "gpt2" else [bpe.content]
+    if bpe.kind == "gpt2" and len(contents) != len(GPT2_FILES):
+        raise LotteryError("the subword model of gpt2 is not of two files")
+    _check(bpe.kind, contents)
+    return contents
 
 
 class Subwords:
