@@ -377,6 +377,29 @@ def test_a_missing_library_is_named_with_the_way_to_install_it(block, words, mes
     assert done.stderr.count(b"\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [
+        (("export", "TICKET", "OUT", "--to", "fairseq"), "torch"),
+        (("bake", "TICKET", "OUT"), "torch"),
+        (("restore", "TICKET", "OUT"), "torch"),
+        (("ticket", "TICKET", "OUT"), "torch"),
+        (("average", "OUT", "-o", "OUT"), "torch"),
+        (("embeddings", "OUT", "--side", "encoder", "-o", "OUT"), "torch"),
+        (("flags",), "fairseq"),
+        (("sweep", "OUT", "--out", "OUT"), "fairseq"),
+    ],
+)
+def test_commands_that_need_torch_or_fairseq_say_so(tmp_path, words, missing):
+    places = {"TICKET": GOLDEN / "plain.ticket", "OUT": tmp_path / "out"}
+    done = run_without(*(places.get(word, word) for word in words))
+    assert done.returncode == 1
+    said = f"needs {missing}, not installed here: README.md says how, under Install"
+    assert said in done.stderr.decode()
+    assert done.stderr.count(b"\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_missing_subword_library_is_named(tmp_path):
     ticket = ticket_of()
     ticket.bpe = dict(subword_models(tmp_path))["sentencepiece"]

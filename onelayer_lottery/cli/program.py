@@ -26,6 +26,16 @@ from onelayer_lottery.cli import (
 )
 from onelayer_lottery.errors import LotteryError
 
+_README = "README.md says how, under Install"
+_EXPERIMENTS = "pip install onelayer_lottery[experiments]"
+# How to install what some commands need.
+_INSTALL = {
+    "torch": _README,
+    "fairseq": _README,
+    "yaml": _EXPERIMENTS,
+    "sacrebleu": _EXPERIMENTS,
+}
+
 
 def main(argv: Optional[List[str]] = None) -> int:
     """Run a subcommand; 0 done, 1 failed, 2 misuse."""
@@ -47,6 +57,15 @@ def main(argv: Optional[List[str]] = None) -> int:
     except LotteryError as error:
         print(f"{name}: {error}", file=sys.stderr)
         _drop_output()
+        return 1
+    except ModuleNotFoundError as error:
+        library = str(error.name).partition(".")[0]
+        if library not in _INSTALL:  # a fault of this package, or of another
+            raise
+        print(
+            f"{name}: this needs {library}, not installed here: {_INSTALL[library]}",
+            file=sys.stderr,
+        )
         return 1
     except BrokenPipeError:  # of a reader such as head, which has seen enough
         _drop_output()

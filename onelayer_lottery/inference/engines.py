@@ -21,7 +21,7 @@ ENGINES = ("auto", "ctranslate2", "fairseq")
 
 _INSTALL = {
     "ctranslate2": "pip install onelayer_lottery[runtime]",
-    "fairseq": "README says how, under Installation",
+    "fairseq": "README.md says how, under Install",
 }
 
 
