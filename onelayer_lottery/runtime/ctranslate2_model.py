@@ -221,7 +221,8 @@ def _model_bin(variables: Variables, spec: str, compute: str, largest: int) -> b
             stored[name], stored[f"{name}_scale"] = _quantise(value, largest)
         else:
             stored[name] = np.asarray(value)
-    parts = [struct.pack("<I", _VERSION), _string(spec)]
+    # Arrays are joined as they are: a copy of each would double the memory.
+    parts: List[Any] = [struct.pack("<I", _VERSION), _string(spec)]
     parts.append(struct.pack("<II", _REVISION[spec], len(stored)))
     for name in sorted(stored):
         value = stored[name]
@@ -230,7 +231,8 @@ def _model_bin(variables: Variables, spec: str, compute: str, largest: int) -> b
         parts.append(_string(name) + struct.pack("<B", value.ndim))
         parts.append(struct.pack(f"<{value.ndim}I", *value.shape))
         parts.append(struct.pack("<BI", _DTYPES.index(value.dtype.name), value.nbytes))
-        parts.append(value.astype(value.dtype.newbyteorder("<"), copy=False).tobytes())
+        value = value.astype(value.dtype.newbyteorder("<"), copy=False)
+        parts.append(np.ascontiguousarray(value))
     parts.append(struct.pack("<I", len(aliases)))
     for name in sorted(aliases):
         parts.append(_string(name) + _string(aliases[name]))
