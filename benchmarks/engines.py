@@ -5,7 +5,9 @@
 Each round starts every engine in a process of its own, one after the other: first with
 one line, which gives the seconds to the first answer, then with all lines, which gives
 sentences per CPU-second without the start, and resident memory. The text is raw, as for
-``onelayer-lottery translate``. A table goes to stdout, all values to --out as JSON.
+``onelayer-lottery translate``. What the others need, a baked checkpoint and a converted
+folder, is made before the first round, in --work. Tables go to stdout, all values to
+--out as JSON.
 """
 
 from __future__ import annotations
@@ -13,21 +15,27 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
-from typing import Dict, List, NamedTuple, Set
+from typing import Any, Dict, List, NamedTuple, Sequence, Set
 
 from onelayer_lottery.exports.folder import write_folder
 from onelayer_lottery.files import whole_file
+from onelayer_lottery.text.pipeline import text_pipeline
 from onelayer_lottery.ticket import read_ticket
 
-BASE = "onelayer-lottery --engine fairseq"
+FLOAT32 = "translate"
+INT8 = "translate --compute int8"
+FAIRSEQ = "translate --engine fairseq"
+STOCK_CT2 = "CTranslate2's own converter and script"
+GENERATE = "fairseq-generate on the baked model"
 BIN = Path(sys.executable).parent
 
 # What a user of CTranslate2's own converter would write.
@@ -61,16 +69,30 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("engines.json"))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--lines", type=int, help="use only so many lines")
+    parser.add_argument(
+        "--first-line",
+        type=float,
+        default=0.5,
+        metavar="SECONDS",
+        help="the target for the start (default: 0.5)",
+    )
+    parser.add_argument("--only", nargs="*", metavar="NAME", help="engines to start")
+    parser.add_argument("--work", type=Path, help="keep what is made for the others")
     options = parser.parse_args()
     lines = options.text.read_text(encoding="utf-8").splitlines()[: options.lines]
     with tempfile.TemporaryDirectory() as folder:
-        engines = commands(options.ticket, Path(folder))
+        engines = commands(options.ticket, options.work or Path(folder), lines)
+        if options.only:
+            engines = {name: engines[name] for name in options.only}
+        if not options.rounds:  # everything is made
+            return
         rounds: Dict[str, List[Dict[str, float]]] = {name: [] for name in engines}
         answers: Dict[str, List[str]] = {}
         for number in range(options.rounds):
             for name, words in engines.items():
                 print(f"round {number + 1}: {name}", file=sys.stderr)
-                start, whole = run(words, lines[:1]), run(words, lines)
+                start = run([*words.command, *words.one], lines[:1])
+                whole = run([*words.command, *words.all], lines)
                 answers[name] = whole.lines
                 rounds[name].append(
                     {
@@ -81,11 +103,17 @@ def main() -> None:
                     }
                 )
     found = {
+        "command": " ".join(["python benchmarks/engines.py", *sys.argv[1:]]),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {processor()}",
+        "versions": {
+            name: version(name)
+            for name in ("ctranslate2", "numpy", "sentencepiece", "torch")
+        },
         "ticket_bytes": options.ticket.stat().st_size,
         "lines": len(lines),
         "rounds": rounds,
-        "same_lines_as_fairseq": {
-            name: sum(map(str.__eq__, found, answers[BASE]))
+        "same_lines": {
+            name: sum(map(str.__eq__, found, answers[FLOAT32]))
             for name, found in answers.items()
         },
         "installed_mb": {
@@ -93,46 +121,76 @@ def main() -> None:
             "fairseq": installed("torch", "fairseq-fixed", "fairseq", "sentencepiece"),
         },
     }
+    found["targets"] = targets(found, options.first_line)
     with whole_file(options.out) as file:
-        file.write(json.dumps(found, indent=2).encode())
+        file.write(json.dumps(found, indent=2).encode() + b"\n")
     print(table(found))
 
 
-def commands(ticket: Path, folder: Path) -> Dict[str, List[str]]:
+class Engine(NamedTuple):
+    command: List[str]
+    one: Sequence[str] = ()  # what follows for one line
+    all: Sequence[str] = ()  # what follows for all lines
+
+
+def commands(ticket: Path, work: Path, lines: List[str]) -> Dict[str, Engine]:
     """The command of each engine; what others need is made here."""
     ours = [sys.executable, "-m", "onelayer_lottery.cli", "translate", str(ticket)]
     ours += ["--threads", "1"]
     engines = {
-        "onelayer-lottery, float32": ours,
-        "onelayer-lottery, int8": [*ours, "--compute", "int8"],
-        BASE: [*ours, "--engine", "fairseq"],
+        FLOAT32: Engine(ours),
+        INT8: Engine([*ours, "--compute", "int8"]),
+        FAIRSEQ: Engine([*ours, "--engine", "fairseq"]),
     }
     held = read_ticket(ticket)
     if not held.bpe or held.bpe.kind != "sentencepiece":
         return engines
     task = held.configuration().task
     pair = [task["source_lang"], task["target_lang"]]
-    files = {"spm.model": held.bpe.content}
-    for side, language in zip(("source", "target"), pair):
-        files[f"dict.{language}.txt"] = held.dictionaries[side].encode()
-    write_folder(folder / "data", files)
-    baked, model = folder / "baked.pt", str(folder / "data" / "spm.model")
-    prepare(sys.executable, "-m", "onelayer_lottery.cli", "bake", ticket, baked)
-    prepare(
-        *(BIN / "ct2-fairseq-converter", "--model_path", baked),
-        *("--data_dir", folder / "data", "--output_dir", folder / "stock"),
-        *("--source_lang", pair[0], "--target_lang", pair[1]),
+    baked, data = work / "baked.pt", work / "data"
+    if not (work / "stock").exists():
+        files = {"spm.model": held.bpe.content}
+        for side, language in zip(("source", "target"), pair):
+            files[f"dict.{language}.txt"] = held.dictionaries[side].encode()
+        work.mkdir(parents=True, exist_ok=True)
+        write_folder(data, files, force=True)
+        bake = (sys.executable, "-m", "onelayer_lottery.cli", "bake", "--force")
+        prepare(*bake, ticket, baked)
+        prepare(
+            *(BIN / "ct2-fairseq-converter", "--model_path", baked, "--force"),
+            *("--data_dir", data, "--output_dir", work / "stock"),
+            *("--source_lang", pair[0], "--target_lang", pair[1]),
+        )
+    encode = text_pipeline(held).encode
+    for name, chosen in (("one", lines[:1]), ("all", lines)):
+        text = work / f"{name}.{pair[0]}"
+        text.write_text("".join(encode(line) + "\n" for line in chosen), "utf-8")
+        prepare(
+            *(BIN / "fairseq-preprocess", "-s", pair[0], "-t", pair[1]),
+            *("--srcdict", data / f"dict.{pair[0]}.txt", "--only-source"),
+            *("--testpref", work / name, "--destdir", work / f"bin-{name}"),
+        )
+        target = f"dict.{pair[1]}.txt"
+        (work / f"bin-{name}" / target).write_bytes((data / target).read_bytes())
+    script = [sys.executable, "-c", STOCK, str(work / "stock")]
+    engines[STOCK_CT2] = Engine([*script, str(data / "spm.model")])
+    engines[GENERATE] = Engine(
+        [
+            *(str(BIN / "fairseq-generate"), "--path", str(baked), "--beam", "5"),
+            *("-s", pair[0], "-t", pair[1], "--cpu", "--max-tokens", "6000"),
+            *("--batch-size", "64", "--required-batch-size-multiple", "1"),
+        ],
+        one=[str(work / "bin-one")],
+        all=[str(work / "bin-all")],
     )
-    engines["CTranslate2's own converter"] = [
-        *(sys.executable, "-c", STOCK, str(folder / "stock"), model)
-    ]
-    engines["fairseq-interactive, baked"] = [
-        *(str(BIN / "fairseq-interactive"), str(folder / "data"), "--path", str(baked)),
-        *("--beam", "5", "--cpu", "-s", pair[0], "-t", pair[1], "--buffer-size", "64"),
-        *("--max-tokens", "6000", "--bpe", "sentencepiece"),
-        *("--sentencepiece-model", model),
-    ]
     return engines
+
+
+def processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return "unknown"
 
 
 def prepare(*words: object) -> None:
@@ -154,7 +212,7 @@ def run(words: List[str], lines: List[str]) -> Measure:
         )
         found: List[str] = []
         for line in process.stdout:
-            if not line.startswith((b"S-", b"W-", b"D-", b"P-")):  # fairseq's
+            if not line.startswith((b"S-", b"W-", b"D-", b"P-", b"Gen")):  # fairseq's
                 before = before if found else time.perf_counter()
                 found.append(line.decode().rstrip("\n"))
         _, status, usage = os.wait4(process.pid, 0)
@@ -166,7 +224,7 @@ def run(words: List[str], lines: List[str]) -> Measure:
         found = [row.split("\t")[2] for row in rows]
         found = ["".join(row.split()).replace("\u2581", " ").strip() for row in found]
     cpu = usage.ru_utime + usage.ru_stime
-    return Measure(before - started, cpu, usage.ru_maxrss / 1000, found)
+    return Measure(before - started, cpu, usage.ru_maxrss * 1024 / 1e6, found)
 
 
 def installed(*names: str) -> float:
@@ -190,25 +248,67 @@ def installed(*names: str) -> float:
     return size / 1e6
 
 
-def table(found: Dict) -> str:
+def targets(found: Dict[str, Any], first_line: float) -> List[Dict[str, Any]]:
+    """What was to be reached, what was, and whether: ratios are those of a round."""
+    rounds = found["rounds"]
+
+    def ratio(key: str, one: str, other: str) -> List[float]:
+        pairs = zip(rounds.get(one, ()), rounds.get(other, ()))
+        return [a[key] / b[key] for a, b in pairs]
+
+    starts = [row["first_line_s"] for row in rounds[FLOAT32]]
+    rows = [
+        ("start to first line, s", starts, "<=", first_line),
+        *(
+            (f"sentences per CPU-second, {name} / fairseq", values, ">=", least)
+            for name, values, least in (
+                ("float32", ratio("sentences_per_cpu_s", FLOAT32, FAIRSEQ), 2.3),
+                ("int8", ratio("sentences_per_cpu_s", INT8, FAIRSEQ), 2.8),
+            )
+        ),
+        ("memory / fairseq", ratio("memory_mb", FLOAT32, FAIRSEQ), "<=", 0.25),
+        ("installed, MB", [found["installed_mb"]["ctranslate2"]], "<=", 230),
+    ]
+    values = ratio("sentences_per_cpu_s", FLOAT32, STOCK_CT2)
+    rows.append((f"sentences per CPU-second / {STOCK_CT2}", values, ">=", 1.0))
+    return [
+        {
+            "what": what,
+            "target": f"{sign} {bound}",
+            "median": statistics.median(values),
+            "range": [min(values), max(values)],
+            "verdict": verdict(values, sign, bound),
+        }
+        for what, values, sign, bound in rows
+        if values
+    ]
+
+
+def verdict(values: List[float], sign: str, bound: float) -> str:
+    met = [value >= bound if sign == ">=" else value <= bound for value in values]
+    return "met" if all(met) else "too noisy to tell" if any(met) else "missed"
+
+
+def table(found: Dict[str, Any]) -> str:
     keys = ("first_line_s", "sentences_per_cpu_s", "memory_mb")
     rows = [
-        "| | first line, s | sentences per CPU-second | MB | same lines as fairseq |",
+        "| | first line, s | sentences per CPU-second | MB | same lines |",
         "|---|---|---|---|---|",
     ]
     for name, rounds in found["rounds"].items():
         middle = [statistics.median(row[key] for row in rounds) for key in keys]
-        same = found["same_lines_as_fairseq"][name]
+        same = found["same_lines"][name]
         rows.append(
             f"| {name} | {middle[0]:.2f} | {middle[1]:.1f} | {middle[2]:.0f} |"
             f" {same} of {found['lines']} |"
         )
-    sizes = found["installed_mb"]
-    rows.append("")
-    rows.append(
-        f"installed: {sizes['ctranslate2']:.0f} MB with CTranslate2,"
-        f" {sizes['fairseq']:.0f} MB with fairseq"
-    )
+    rows += ["", "| | target | median | rounds | verdict |", "|---|---|---|---|---|"]
+    for row in found["targets"]:
+        least, most = row["range"]
+        rows.append(
+            f"| {row['what']} | {row['target']} | {row['median']:.2f} |"
+            f" {least:.2f} to {most:.2f} | {row['verdict']} |"
+        )
     return "\n".join(rows)
 
 

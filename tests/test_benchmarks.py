@@ -264,3 +264,18 @@ def test_a_machine_without_a_gpu_is_told_so():
     assert done.returncode == 2
     assert "torch finds no CUDA device here" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ([2.5, 2.4], "met"),
+        ([2.4, 2.2], "too noisy to tell"),
+        ([2.2, 2.1], "missed"),
+    ],
+)
+def test_a_target_of_engines_inside_the_range_is_not_decided(values, verdict):
+    import engines
+
+    assert engines.verdict(values, ">=", 2.3) == verdict
+    assert engines.verdict([-value for value in values], "<=", -2.3) == verdict
