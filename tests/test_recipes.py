@@ -13,6 +13,8 @@ import pytest
 from conftest import ROOT, USER_DIR
 from warm import warm
 
+from onelayer_lottery.text.pipeline import text_pipeline
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 LINES = 300
@@ -263,6 +265,54 @@ def test_the_multi30k_recipe_runs_as_written(multi30k, tmp_path):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert '"score": ' in done.stdout
+
+
+@pytest.mark.parametrize("recipe", ["iwslt14", "wmt14"])
+def test_a_recipe_ends_with_a_ticket_that_takes_raw_text(recipe, request, tmp_path):
+    from onelayer_lottery.ticket import read_ticket
+
+    out = tmp_path / "data" / recipe
+    source = request.getfixturevalue(recipe)
+    prepare(recipe, "--source", source, "--out", out, "--sample", "--subwords", 300)
+    readme = (ROOT / "examples" / recipe / "README.md").read_text("utf-8")
+    names = ("fairseq-train", "onelayer-lottery average", "onelayer-lottery ticket")
+    lines = [line for line in readme.splitlines() if line.startswith((*names, "echo"))]
+    assert [line.split()[0] for line in lines][-2:] == ["onelayer-lottery", "echo"]
+    small = " --max-epoch 2 --encoder-layers 1 --decoder-layers 1 --cpu"
+    small += " --encoder-embed-dim 32 --decoder-embed-dim 32"
+    small += " --encoder-ffn-embed-dim 32 --decoder-ffn-embed-dim 32"
+    script = "\n".join(["set -e", lines[0] + small, *lines[1:]])
+    for old, new in (
+        ("--user-dir onelayer_lottery", f"--user-dir {USER_DIR}"),
+        ("--fp16 ", ""),  # of GPUs
+        ("--max-epoch 55 ", ""),
+        ("--last 10", "--last 2"),
+    ):
+        script = script.replace(old, new)
+    bin_folder = warm("python").parent
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=tmp_path,
+        capture_output=True,
+        encoding="utf-8",
+        env={**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines()[-1].strip()
+    ticket = read_ticket(tmp_path / f"{recipe}.ticket")
+    assert ticket.bpe.kind == "fastbpe"
+    # What was trained on is what the ticket makes of raw text.
+    pipeline = text_pipeline(ticket)
+    raw = {"iwslt14": "Das ist Maier's Hof-Hund.", "wmt14": "It's a well-known dog."}
+    words = " ".join(pipeline.encode(raw[recipe]).replace("@@ ", "").split())
+    assert (
+        words
+        == {
+            "iwslt14": "das ist maier &apos; s hof-hund .",
+            "wmt14": "It &apos;s a well @-@ known dog .",
+        }[recipe]
+    )
 
 
 def test_other_numbers_of_lines_than_published_are_refused(multi30k, tmp_path):
