@@ -25,6 +25,8 @@ _FINISHED = {
     **_RESULT,
     "bleu?": _NUMBER,
     "accuracy?": _NUMBER,
+    "perplexity?": _NUMBER,
+    "bits_per_character?": _NUMBER,
     "bleu_signature?": _TEXT,
     "curve": [{"update": (int,), "nll_loss?": _NUMBER}],
     "flips?": [{"update": (int,), "rate": _NUMBER}],

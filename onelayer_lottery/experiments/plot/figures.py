@@ -12,13 +12,12 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from onelayer_lottery.experiments.plot.panels import Line, Panel, spread
+from onelayer_lottery.experiments.plot.panels import MEASURES, Line, Panel, spread
 
 # Okabe and Ito's palette, safe for colour-blind readers; legible on dark too.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8A8A00")
 MARKERS = "osD^vPX"
 DENSE = "#808080"
-MEASURES = {"bleu": "BLEU", "accuracy": "accuracy, %"}
 # The colour of text and axes; a page replaces it by the colour of its text.
 INK = "#000001"
 

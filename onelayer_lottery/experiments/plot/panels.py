@@ -14,6 +14,14 @@ from onelayer_lottery.experiments.results import (
     read_plans,
 )
 
+# What a panel shows: the first of these that its runs have.
+MEASURES = {
+    "bleu": "BLEU",
+    "bits_per_character": "bits per character",
+    "perplexity": "perplexity",
+    "accuracy": "accuracy, %",
+}
+
 
 class Spread(NamedTuple):
     """Mean and sample standard deviation over seeds."""
@@ -53,7 +61,7 @@ class Panel:
     figure: Optional[int]
     title: str
     corpus: str
-    measure: str  # bleu or accuracy
+    measure: str  # one of MEASURES
     lines: List[Line]
     missing: List[str]  # a sentence for each line that is not complete
 
@@ -103,7 +111,7 @@ def _panel(plan: Dict[str, Any], results: Dict[str, Result]) -> Panel:
             line.runs.setdefault(run["keep"], [])
             if result.get("status") == "finished":
                 line.runs[run["keep"]].append(result)
-                measures |= {"bleu", "accuracy"} & set(result)
+                measures |= set(MEASURES) & set(result)
             else:
                 failed = " (failed)" if result else ""
                 keep = "" if run["keep"] is None else f"keep {run['keep']:g} "
@@ -119,7 +127,7 @@ def _panel(plan: Dict[str, Any], results: Dict[str, Result]) -> Panel:
         figure=plan["figure"],
         title=plan["title"],
         corpus=plan["corpus"],
-        measure="bleu" if "bleu" in measures or not measures else "accuracy",
+        measure=next((name for name in MEASURES if name in measures), "bleu"),
         lines=lines,
         missing=missing,
     )

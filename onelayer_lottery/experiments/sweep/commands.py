@@ -9,7 +9,12 @@ from typing import Any, Dict, List
 
 from fairseq.data.data_utils import infer_language_pair
 
-from onelayer_lottery.experiments.sweep.flags import PACKAGE, is_masked
+from onelayer_lottery.experiments.sweep.flags import (
+    PACKAGE,
+    is_language_model,
+    is_masked,
+    scoring_flags,
+)
 from onelayer_lottery.experiments.sweep.grid import Grid
 from onelayer_lottery.experiments.sweep.runs import Flags, Run, words_of
 
@@ -58,9 +63,9 @@ def task_of(run: Run, grid: Grid, *, out: Path, cpu: bool) -> Dict[str, Any]:
             *("--last", str(run.average), str(folder), "-o", str(checkpoint)),
         ]
     if run.generate is not None:
-        flags: Flags = {"path": str(checkpoint), **run.generate}
-        flags.setdefault("required-batch-size-multiple", "1")
-        steps["generate"] = _fairseq("generate", grid, flags, cpu=cpu)
+        flags: Flags = {"path": str(checkpoint), **scoring_flags(run, grid)}
+        name = "eval_lm" if is_language_model(run.train) else "generate"
+        steps[name] = _fairseq(name, grid, flags, cpu=cpu)
     return {
         "id": run.id,
         "variant": run.variant,

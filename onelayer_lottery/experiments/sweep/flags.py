@@ -14,10 +14,16 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 import onelayer_lottery.plugin  # noqa: F401  grids name what it registers
 from onelayer_lottery.errors import LotteryError, quote
 from onelayer_lottery.experiments.sweep.grid import Grid
-from onelayer_lottery.experiments.sweep.runs import Flags, words_of
+from onelayer_lottery.experiments.sweep.runs import Flags, Run, words_of
 from onelayer_lottery.models.planted import PlantedModel, config_of
 
 PACKAGE = Path(__file__).resolve().parents[2]
+
+# Flags that say which symbols a language model is given together.
+_TEXT_FLAGS = (
+    *("task", "tokens-per-sample", "sample-break-mode", "max-target-positions"),
+    *("add-bos-token", "shorten-method"),
+)
 
 _LONGEST = 500  # characters of what fairseq says of a flag
 
@@ -26,6 +32,22 @@ def is_masked(arch: str) -> bool:
     """Whether an architecture has frozen weights that --mask-seed decides."""
     model = ARCH_MODEL_REGISTRY.get(arch)
     return model is not None and issubclass(model, PlantedModel)
+
+
+def is_language_model(train: Flags) -> bool:
+    """Whether a run is scored by fairseq-eval-lm instead of fairseq-generate."""
+    return train.get("task") == "language_modeling"
+
+
+def scoring_flags(run: Run, grid: Grid) -> Flags:
+    """Return the flags with which a trained model is scored, without its path."""
+    flags: Flags = {"required-batch-size-multiple": "1"}
+    if is_language_model(run.train):
+        # fairseq-eval-lm does not take them from the checkpoint.
+        flags.update({k: v for k, v in run.train.items() if k in _TEXT_FLAGS})
+        test = any(grid.data.glob("test.*"))
+        flags["gen-subset"] = "test" if test else "valid"
+    return {**flags, **(run.generate or {})}
 
 
 def check_flags(grid: Grid) -> None:
@@ -38,7 +60,7 @@ def check_flags(grid: Grid) -> None:
             continue
         seen.add(checked)
         problem = _train_problem(run.train, grid) or (
-            run.generate is not None and _generate_problem(run.generate, grid)
+            run.generate is not None and _scoring_problem(run, grid)
         )
         if problem:
             refused.append(f"variant {run.variant}: {problem}")
@@ -63,8 +85,11 @@ def _train_problem(flags: Flags, grid: Grid) -> Optional[str]:
     return None
 
 
-def _generate_problem(flags: Flags, grid: Grid) -> Optional[str]:
-    parsed = _parse(options.get_generation_parser, {"path": "x", **flags}, grid)
+def _scoring_problem(run: Run, grid: Grid) -> Optional[str]:
+    parser = options.get_generation_parser
+    if is_language_model(run.train):
+        parser = options.get_eval_lm_parser
+    parsed = _parse(parser, {"path": "x", **scoring_flags(run, grid)}, grid)
     return f"generate: {parsed}" if isinstance(parsed, str) else None
 
 

@@ -24,6 +24,7 @@ from onelayer_lottery.compat import fairseq_version
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.experiments.sweep.orphans import dying_with_parent
 from onelayer_lottery.experiments.sweep.score import (
+    bits_of,
     bleu_of,
     curve_of,
     flips_of,
@@ -87,6 +88,11 @@ def _run(folder: Path, task: Dict[str, Any]) -> Dict[str, Any]:
         score = bleu_of(
             output, _expected(task), task["reference"] and Path(task["reference"])
         )
+    if "eval_lm" in steps:
+        output = folder / "eval_lm.log"
+        output.unlink(missing_ok=True)
+        _step("fairseq-eval-lm", steps["eval_lm"], output)
+        score = bits_of(output, task["reference"] and Path(task["reference"]))
     log = (folder / "train.log").read_text(encoding="utf-8", errors="replace")
     curve = curve_of(log)
     accuracies = [point["accuracy"] for point in curve if "accuracy" in point]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Set
 
 from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.experiments.plot.panels import MEASURES
 from onelayer_lottery.experiments.results import (
     Result,
     append_result,
@@ -157,7 +158,7 @@ class _Sweep:
         folder = folder_of(self.out, run)
         if self._collect(run):
             result = self.finished[run.id]
-            score = result.get("bleu", result.get("accuracy"))
+            score = next((result[name] for name in MEASURES if name in result), None)
             minutes = (result["seconds"]["train"] or 0) / 60
             self.progress.say(f"done {run.name}: {score}, {minutes:.1f} min")
             return

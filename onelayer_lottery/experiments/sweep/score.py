@@ -1,8 +1,9 @@
-"""Scores from fairseq's output: BLEU of translations, learning curves of logs."""
+"""Scores from fairseq's output: BLEU, bits of language models, learning curves."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any, Dict, List, Optional
@@ -45,6 +46,30 @@ def bleu_of(log: Path, expected: int, reference: Optional[Path]) -> Dict[str, An
     }
 
 
+def bits_of(log: Path, reference: Optional[Path]) -> Dict[str, Any]:
+    """Return what fairseq-eval-lm measured: bits per symbol, and perplexity.
+
+    With a reference file, the raw lines, also bits per character; the end of a line
+    is one.
+    """
+    text = log.read_text(encoding="utf-8", errors="replace")
+    pattern = r"Loss \(base 2\): (\S+), Perplexity: (\S+)$"
+    loss = re.search(pattern, text, re.MULTILINE)
+    symbols = re.search(r"Evaluated ([\d,]+) tokens", text)
+    if not loss or not symbols:
+        raise LotteryError(f"fairseq-eval-lm printed no loss: see {log}")
+    bits, perplexity = float(loss[1]), float(loss[2].replace(",", ""))
+    if not math.isfinite(bits):
+        raise LotteryError(f"the loss of fairseq-eval-lm is {bits}: see {log}")
+    score = {"bits_per_symbol": bits, "perplexity": perplexity}
+    if reference:
+        lines = reference.read_text(encoding="utf-8").splitlines()
+        total = bits * int(symbols[1].replace(",", ""))
+        characters = sum(len(line) + 1 for line in lines)
+        score["bits_per_character"] = round(total / characters, 4)
+    return score
+
+
 def curve_of(log: str) -> List[Dict[str, Any]]:
     """Return the validations of a training log by update; the last one if repeated."""
     points: Dict[int, Dict[str, Any]] = {}
@@ -55,6 +80,8 @@ def curve_of(log: str) -> List[Dict[str, Any]]:
         for name in ("loss", "nll_loss", "bleu", "accuracy"):
             if f"valid_{name}" in values:
                 points[update][name] = float(values[f"valid_{name}"])
+        if "valid_ppl" in values:  # of the loss, where the criterion smooths nothing
+            points[update].setdefault("nll_loss", points[update]["loss"])
     return [points[update] for update in sorted(points)]
 
 

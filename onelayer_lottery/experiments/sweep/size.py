@@ -37,9 +37,10 @@ def model_size(state: Checkpoint, folder: Path, *, data: Path) -> Dict[str, Any]
 def model_signature(state: Checkpoint, *, seed: int, versions: Dict[str, str]) -> str:
     """Return one line that names the model of a run and the versions used."""
     arguments = state["cfg"]["model"]
-    parts = [f"arch:{arguments.arch}"]
+    arch = getattr(arguments, "arch", None) or arguments["_name"]
+    parts = [f"arch:{arch}"]
     if IDENTITY_KEY in state["model"]:
-        parts.append(signature_of(vars(config_of(arguments.arch, arguments))))
+        parts.append(signature_of(vars(config_of(arch, arguments))))
     else:
         parts.append(f"seed:{seed}")
     parts += [f"fairseq:{versions['fairseq']}", f"v:{versions['onelayer_lottery']}"]
@@ -54,7 +55,7 @@ def data_sizes(data: Path) -> Dict[str, int]:
         if split not in sizes:
             prefix = str(index)[: -len(".idx")]
             sizes[split] = len(load_indexed_dataset(prefix))
-    for path in sorted(data.rglob("dict.*.txt")):
+    for path in sorted(data.rglob("dict.*")):
         lines = path.read_text(encoding="utf-8").splitlines()
         sizes[str(path.relative_to(data))] = len(lines)
     return sizes
