@@ -20,6 +20,7 @@ _PUBLIC = {
     "frozen_weight": "core.frozen",
     "kept_count": "core.mask",
     "load_classifier": "inference.engines",
+    "load_language_model": "inference.engines",
     "load_ticket": "inference.engines",
     "masked_weight": "core.modules",
     "plant": "planting.plant",

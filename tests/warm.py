@@ -32,7 +32,8 @@ from typing import Callable, List, Optional
 
 REAL = Path(sys.executable).parent
 SCRIPTS = """
-    fairseq-generate fairseq-hydra-train fairseq-interactive fairseq-preprocess
+    fairseq-eval-lm fairseq-generate fairseq-hydra-train fairseq-interactive
+    fairseq-preprocess
     fairseq-train fairseq-validate onelayer-lottery
 """.split()
 

@@ -12,6 +12,7 @@ from onelayer_lottery.files import whole_file
 from onelayer_lottery.page.build import page
 from onelayer_lottery.page.moses import moses_tables
 from onelayer_lottery.ticket.format import Ticket, read_ticket
+from onelayer_lottery.ticket.tasks import LANGUAGE_MODELING, task_of_ticket
 
 _MOST_EXAMPLES = 20
 
@@ -43,6 +44,12 @@ def add_commands(commands) -> None:
 def _page(options: argparse.Namespace) -> None:
     refuse_existing(options)
     ticket = read_ticket(options.ticket)
+    task = task_of_ticket(ticket)
+    if task is LANGUAGE_MODELING:
+        raise LotteryError(
+            f"{options.ticket} is of the task {task.name}, and a page can only"
+            " translate; use score or continue"
+        )
     examples = _examples(options.examples) if options.examples else []
     text = page(
         options.ticket.read_bytes(),

@@ -19,6 +19,7 @@ from onelayer_lottery.cli import (
     checkpoints,
     experiments,
     exports,
+    language_models,
     page,
     plugin,
     text,
@@ -124,6 +125,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for group in (tickets, exports, page, text, checkpoints, experiments, plugin):
+    for group in (
+        *(tickets, exports, page, text, language_models),
+        *(checkpoints, experiments, plugin),
+    ):
         group.add_commands(commands)
     return parser

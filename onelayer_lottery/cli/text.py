@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Any,
-    Callable,
     Dict,
     Iterable,
     Iterator,
@@ -41,7 +40,7 @@ def _add_translate(commands) -> None:
     )
     parser.add_argument("ticket", type=Path, metavar="TICKET")
     parser.add_argument("--beam", type=int, default=5, metavar="N")
-    _add_engine(parser)
+    add_engine(parser)
     parser.add_argument(
         "--batch-size",
         type=int,
@@ -61,12 +60,16 @@ def _translate(options: argparse.Namespace) -> None:
     from onelayer_lottery.inference.engines import load_ticket
 
     translator = load_ticket(
-        options.ticket, batch=options.batch_size, warn=say, **_engine(options)
+        options.ticket, batch=options.batch_size, warn=say, **engine_options(options)
     )
-    _answer(lambda group: translator.translate(group, beam=options.beam, warn=say))
+    answer(
+        line
+        for group in input_groups()
+        for line in translator.translate(group, beam=options.beam, warn=say)
+    )
 
 
-def _add_engine(parser: argparse.ArgumentParser) -> None:
+def add_engine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine",
         choices=("auto", "ctranslate2", "fairseq"),
@@ -90,7 +93,7 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _engine(options: argparse.Namespace) -> Dict[str, Any]:
+def engine_options(options: argparse.Namespace) -> Dict[str, Any]:
     if options.threads < 0:
         options.error(f"--threads {options.threads}: give a number from 1 on")
     return {
@@ -109,23 +112,23 @@ def _add_classify(commands) -> None:
         " regression, print the value.",
     )
     parser.add_argument("ticket", type=Path, metavar="TICKET")
-    _add_engine(parser)
+    add_engine(parser)
     parser.set_defaults(run=_classify, error=parser.error)
 
 
 def _classify(options: argparse.Namespace) -> None:
     from onelayer_lottery.inference.engines import load_classifier
 
-    classifier = load_classifier(options.ticket, warn=say, **_engine(options))
-    done = 0
+    classifier = load_classifier(options.ticket, warn=say, **engine_options(options))
 
-    def labels(group: List[str]) -> List[str]:
-        nonlocal done
-        pairs = [_pair(line, done + n) for n, line in enumerate(group, start=1)]
-        done += len(group)
-        return list(map(_shown, classifier.classify(pairs, warn=say)))
+    def labels() -> Iterator[str]:
+        done = 0
+        for group in input_groups():
+            pairs = [_pair(line, done + n) for n, line in enumerate(group, start=1)]
+            done += len(group)
+            yield from map(_shown, classifier.classify(pairs, warn=say))
 
-    _answer(labels)
+    answer(labels())
 
 
 def _pair(line: str, number: int) -> Tuple[str, str]:
@@ -147,19 +150,25 @@ def _shown(prediction: Prediction) -> str:
     return f"{prediction.label}\t{prediction.probability:.4f}"
 
 
-def _answer(answers: Callable[[List[str]], List[str]]) -> None:
-    """Write one line for each line of stdin, as they come."""
+def input_groups() -> Iterator[List[str]]:
+    """Yield the lines of stdin in groups, as they come, and show progress."""
     if sys.stdin is None:
         raise LotteryError("standard input is closed; give it lines of text")
-    out = open(1, "w", encoding="utf-8", newline="\n", closefd=False)  # noqa: SIM115
     # Not closed: that would wait for the thread that is waiting for the next line.
     lines = open(0, "rb", closefd=False)  # noqa: SIM115
     progress = Progress(0)
+    for group in waiting_lines(_decoded(lines)):
+        yield group
+        progress.after(group)
+    progress.end()
+
+
+def answer(lines: Iterable[str]) -> None:
+    """Write lines to stdout as they come; they come from lines of stdin."""
+    out = open(1, "w", encoding="utf-8", newline="\n", closefd=False)  # noqa: SIM115
     try:
-        for group in waiting_lines(_decoded(lines)):
-            _write(out, "".join(line + "\n" for line in answers(group)))
-            progress.after(group)
-        progress.end()
+        for line in lines:
+            _write(out, line + "\n")
     except (BrokenPipeError, KeyboardInterrupt) as stop:
         os._exit(1 if isinstance(stop, BrokenPipeError) else 130)
     except OSError as error:

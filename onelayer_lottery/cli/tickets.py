@@ -243,4 +243,4 @@ def _has_values(ticket: Ticket) -> bool:
 
 
 def arch_of(state: Dict[str, Any]) -> str:
-    return state["cfg"]["model"]["arch"]
+    return state["cfg"]["model"]["_name"]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import fields
 from typing import Any, Dict
 
 from fairseq.dataclass.configs import DatasetConfig, GenerationConfig
+from fairseq.models import MODEL_DATACLASS_REGISTRY
 from omegaconf import OmegaConf
 from torch import Tensor
 
@@ -29,7 +31,7 @@ def checkpoint_layout(
     return {
         "args": None,
         "cfg": {
-            "model": _attributes(**model),
+            "model": _model_section(arch, model),
             "task": task_flags,
             "criterion": {
                 "_name": task.criterion,
@@ -71,6 +73,14 @@ def _defaults(section: type) -> Dict[str, Any]:
         for name, value in values.items()
         if not (isinstance(value, str) and "${" in value)
     }
+
+
+def _model_section(arch: str, values: Dict[str, Any]) -> Dict[str, Any]:
+    """Return the flags of a model in the form in which fairseq expects them."""
+    if arch not in MODEL_DATACLASS_REGISTRY:
+        return _attributes(**values)
+    known = {field.name for field in fields(MODEL_DATACLASS_REGISTRY[arch])}
+    return {name: value for name, value in values.items() if name in known}
 
 
 def _attributes(**values: Any) -> OrderedDict:

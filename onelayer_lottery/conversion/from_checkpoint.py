@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Tuple, Union
 
 import torch
 from fairseq.data import Dictionary
@@ -33,6 +33,8 @@ from onelayer_lottery.ticket.configuration import (
 from onelayer_lottery.ticket.container import Refusal
 from onelayer_lottery.ticket.format import Bpe, FrozenTensor, MaskedTensor, Ticket
 from onelayer_lottery.ticket.tasks import TRANSLATION
+
+Classes = Union[type, Tuple[type, ...]]
 
 
 def ticket_from_checkpoint(
@@ -146,7 +148,7 @@ def _flags(state: Checkpoint, part: str) -> Dict[str, Any]:
     return flags
 
 
-def checkpoint_arguments(state: Checkpoint, base: type) -> Namespace:
+def checkpoint_arguments(state: Checkpoint, base: Classes) -> Namespace:
     """Return the checked arguments of a checkpoint's model, a subclass of ``base``."""
     raw = _configuration(_flags(state, "model"), {}, base)
     return Namespace(arch=raw["arch"], **_checked(raw).model)
@@ -160,7 +162,7 @@ def _checked(config: Dict[str, Any]) -> Configuration:
 
 
 def _configuration(
-    model: Dict[str, Any], task_flags: Dict[str, Any], base: type = PlantedModel
+    model: Dict[str, Any], task_flags: Dict[str, Any], base: Classes = PlantedModel
 ) -> Dict[str, Any]:
     """Return what is needed to build the model again: no path, no training flags."""
     arch = _architecture(model, base)
@@ -184,7 +186,7 @@ def _configuration(
     }
 
 
-def _architecture(model: Dict[str, Any], base: type) -> str:
+def _architecture(model: Dict[str, Any], base: Classes) -> str:
     arch = model.get("arch") or model.get("_name")
     model_class = ARCH_MODEL_REGISTRY.get(arch) if isinstance(arch, str) else None
     if arch is None or model_class is None or not issubclass(model_class, base):

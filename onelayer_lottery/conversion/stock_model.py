@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, Dict, Iterator, Tuple
 
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.models import ARCH_MODEL_REGISTRY
 from torch import nn
 
 from onelayer_lottery.compat import zero_unset_buffers
@@ -17,11 +17,7 @@ from onelayer_lottery.conversion.tasks import read_symbols
 from onelayer_lottery.errors import LotteryError, quote
 from onelayer_lottery.planting.roles import HEADS
 from onelayer_lottery.ticket.configuration import PATHS
-from onelayer_lottery.ticket.declared import (
-    check_declared,
-    roberta_weights,
-    transformer_weights,
-)
+from onelayer_lottery.ticket.declared import check_declared, declared_weights
 from onelayer_lottery.ticket.format import Ticket, TicketError
 from onelayer_lottery.ticket.signs import check_signs
 from onelayer_lottery.ticket.tasks import embedded_symbols, task_of_ticket
@@ -50,24 +46,31 @@ def model_class_of(ticket: Ticket) -> Any:
     return model_class
 
 
+def model_arguments(ticket: Ticket, *, arch: str) -> Namespace:
+    """Return the flags of a ticket's model and, as fairseq's models get, its task's."""
+    configuration = ticket.configuration()
+    task = {name: v for name, v in configuration.task.items() if name != "_name"}
+    return Namespace(arch=arch, **{**task, **configuration.model})
+
+
 def stock_arguments(ticket: Ticket, task: Any) -> Namespace:
     """Return the arguments of the stock model; refuse a ticket without its weights."""
     model_class = model_class_of(ticket)
-    flags = {**ticket.configuration().model, **dict.fromkeys(PATHS)}
-    arguments = Namespace(arch=model_class.stock_arch, **flags)
+    arguments = model_arguments(ticket, arch=model_class.stock_arch)
+    vars(arguments).update(dict.fromkeys(PATHS))
     with refuse_contradictions():
-        ARCH_CONFIG_REGISTRY[arguments.arch](arguments)
+        model_class.stock_architecture(arguments)
     try:
         drawn = model_class.reservoirs(arguments)
     except ValueError as error:
         reason = f"the ticket contradicts itself: --reservoir-layers {error}"
         raise TicketError(reason) from None
-    source = len(task.source_dictionary)
-    if "decoder" in model_class.sides:
-        target = len(task.target_dictionary)
-        weights = transformer_weights(arguments, source=source, target=target)
-    else:
-        weights = roberta_weights(arguments, source=source)
+    weights = declared_weights(
+        arguments,
+        model_class.sides,
+        source=len(task.source_dictionary),
+        target=len(task.target_dictionary),
+    )
     held: Dict[str, Tuple[int, ...]] = {
         name: masked.mask.shape for name, masked in ticket.masks.items()
     }

@@ -20,7 +20,7 @@ from onelayer_lottery.errors import LotteryError, quote
 from onelayer_lottery.planting.tensor_names import SCORES
 from onelayer_lottery.text.dictionary import read_classes
 from onelayer_lottery.ticket.configuration import LANGUAGE
-from onelayer_lottery.ticket.tasks import MASK, TRANSLATION, Task, task_named
+from onelayer_lottery.ticket.tasks import TRANSLATION, Task, task_named
 
 
 class Dictionaries(NamedTuple):
@@ -101,8 +101,8 @@ def read_symbols(
     except (RuntimeError, ValueError) as error:
         reason = str(error).split("\n")[0]
         raise LotteryError(f"it cannot be read: {quote(reason)}") from None
-    if task is not TRANSLATION:
-        symbols.add_symbol(MASK)
+    if task.added:
+        symbols.add_symbol(task.added)
     return symbols
 
 

@@ -15,6 +15,7 @@ from onelayer_lottery.compat import fast_path_names
 from onelayer_lottery.conversion.stock_model import (
     add_heads,
     check_signs,
+    model_arguments,
     model_class_of,
     refuse_contradictions,
     stock_arguments,
@@ -207,7 +208,7 @@ def _masked_model(ticket: Ticket) -> Tuple[nn.Module, Any]:
     """Build the model of the ticket's own architecture, with what the ticket holds."""
     task = ticket_task(ticket)
     configuration = ticket.configuration()
-    arguments = Namespace(arch=configuration.arch, **configuration.model)
+    arguments = model_arguments(ticket, arch=configuration.arch)
     stock_arguments(ticket, task)  # refuses what the ticket does not hold
     check_signs(ticket)
     try:

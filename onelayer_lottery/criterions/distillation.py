@@ -12,16 +12,18 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
 )
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.models.transformer import TransformerModel
+from fairseq.models.transformer_lm import TransformerLanguageModel
 from torch import nn
 
 from onelayer_lottery.checkpoint.reading import Checkpoint, load_checkpoint
 from onelayer_lottery.conversion.from_checkpoint import checkpoint_arguments
+from onelayer_lottery.embeddings.checkpoint_file import SIDES
 from onelayer_lottery.embeddings.into_model import check_symbols
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.models.planted import PlantedModel
 from onelayer_lottery.planting.tensor_names import SCORES
 from onelayer_lottery.ticket.configuration import PATHS
-from onelayer_lottery.ticket.declared import check_declared, transformer_weights
+from onelayer_lottery.ticket.declared import check_declared, declared_weights
 
 
 @dataclass
@@ -105,7 +107,8 @@ def _build(state: Checkpoint, task: Any) -> nn.Module:
 
     fairseq's own loader would evaluate some of them as Python.
     """
-    arguments = checkpoint_arguments(state, TransformerModel)
+    classes = (TransformerModel, TransformerLanguageModel)
+    arguments = checkpoint_arguments(state, classes)
     model_class = ARCH_MODEL_REGISTRY[arguments.arch]
     if not issubclass(model_class, PlantedModel):
         # The checkpoint holds the embeddings.
@@ -117,8 +120,10 @@ def _build(state: Checkpoint, task: Any) -> nn.Module:
         for ending in (".weight", SCORES)
         if name.endswith(ending)
     }
-    weights = transformer_weights(
+    alone = issubclass(model_class, TransformerLanguageModel)
+    weights = declared_weights(
         arguments,
+        ("decoder",) if alone else SIDES,
         source=len(task.source_dictionary),
         target=len(task.target_dictionary),
     )

@@ -7,6 +7,7 @@ from typing import Any, Dict
 from onelayer_lottery.text.pipeline import describe_text
 from onelayer_lottery.ticket.format import Ticket
 from onelayer_lottery.ticket.inspection import inspect_ticket
+from onelayer_lottery.ticket.tasks import LANGUAGE_MODELING, task_of_ticket
 
 _CARD = """{head}# {title}
 
@@ -43,9 +44,11 @@ def model_card(
     task = ticket.configuration().task
     pair = [str(task.get(f"{side}_lang") or "") for side in ("source", "target")]
     translates = all(pair)
-    what = (
-        f"translator from {pair[0]} to {pair[1]}" if translates else "text classifier"
-    )
+    what = "text classifier"
+    if translates:
+        what = f"translator from {pair[0]} to {pair[1]}"
+    elif task_of_ticket(ticket) is LANGUAGE_MODELING:
+        what = "language model"
     head = "".join(f"{key}: {value}\n" for key, value in front.items())
     return _CARD.format(
         head=f"---\n{head}---\n" if front else "",

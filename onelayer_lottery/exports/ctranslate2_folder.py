@@ -9,6 +9,7 @@ from onelayer_lottery.exports.card import model_card
 from onelayer_lottery.exports.refusal import refuse, repeated
 from onelayer_lottery.runtime.ctranslate2_model import (
     LARGEST_INT8,
+    generator_config,
     model_bin,
     translation_config,
     unsupported,
@@ -16,7 +17,11 @@ from onelayer_lottery.runtime.ctranslate2_model import (
 from onelayer_lottery.runtime.weights import ticket_model
 from onelayer_lottery.text.dictionary import PAD
 from onelayer_lottery.ticket.format import Ticket
-from onelayer_lottery.ticket.tasks import TRANSLATION, task_of_ticket
+from onelayer_lottery.ticket.tasks import (
+    LANGUAGE_MODELING,
+    TRANSLATION,
+    task_of_ticket,
+)
 
 _USE = """    import ctranslate2
     translator = ctranslate2.Translator(".")
@@ -27,16 +32,34 @@ symbol `<blank>`: the scores would change.
 """
 
 
+_USE_GENERATOR = """    import ctranslate2
+    generator = ctranslate2.Generator(".")
+    generator.generate_batch([["</s>", *tokens]], max_length=200, sampling_topk=10)
+
+where `tokens` are words of `vocabulary.json`{subwords}. Every line of text follows
+`</s>`.
+"""
+
+
 def ctranslate2_files(
     ticket: Ticket, *, compute: str = "float32", version: str = ""
 ) -> Dict[str, bytes]:
     """The files of the folder, by name; LotteryError says why there are none."""
     reasons = unsupported(ticket.configuration())
-    if task_of_ticket(ticket) is not TRANSLATION:
-        reasons.append("it is not a translator, and the rest has no place in a folder")
+    task = task_of_ticket(ticket)
+    if task not in (TRANSLATION, LANGUAGE_MODELING):
+        reasons.append(
+            "it is neither a translator nor a language model, and the rest has no place"
+            " in a folder"
+        )
     refuse("CTranslate2", reasons)
     model = ticket_model(ticket)
     words = {"source": model.source.words, "target": model.target.words}
+    config = translation_config(add_source_eos=True)
+    use = _USE
+    if task is LANGUAGE_MODELING:
+        del words["target"]
+        config, use = generator_config(), _USE_GENERATOR
     refuse(
         "CTranslate2",
         [
@@ -45,23 +68,24 @@ def ctranslate2_files(
             if repeated(words[side])
         ],
     )
-    vocabularies = {side: _blank(words[side]) for side in words}
-    if vocabularies["source"] == vocabularies["target"]:
-        vocabularies = {"shared": vocabularies["source"]}
+    vocabularies = {f"{side}_vocabulary": _blank(words[side]) for side in words}
+    if task is LANGUAGE_MODELING:
+        vocabularies = {"vocabulary": vocabularies["source_vocabulary"]}
+    elif vocabularies["source_vocabulary"] == vocabularies["target_vocabulary"]:
+        vocabularies = {"shared_vocabulary": vocabularies["source_vocabulary"]}
     files = {
         "model.bin": model_bin(model, compute=compute, largest=LARGEST_INT8),
-        "config.json": _json(translation_config(add_source_eos=True), sort_keys=True)
-        + b"\n",
+        "config.json": _json(config, sort_keys=True) + b"\n",
     }
     for name, symbols in vocabularies.items():
-        files[f"{name}_vocabulary.json"] = _json(symbols)
+        files[f"{name}.json"] = _json(symbols)
     subwords = ""
     if ticket.bpe:
         files["subwords"] = ticket.bpe.content
         subwords = f", which the model of {ticket.bpe.kind} in `subwords` makes"
     files["README.md"] = model_card(
         ticket,
-        use=_USE.format(subwords=subwords),
+        use=use.format(subwords=subwords),
         precision=compute,
         version=version,
         front={},

@@ -10,16 +10,27 @@ from __future__ import annotations
 
 from typing import Dict
 
+from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.exports.fsmt import fsmt_files
 from onelayer_lottery.exports.marian import marian_files
 from onelayer_lottery.exports.roberta import roberta_files
 from onelayer_lottery.ticket.format import Ticket
-from onelayer_lottery.ticket.tasks import TRANSLATION, task_of_ticket
+from onelayer_lottery.ticket.tasks import (
+    LANGUAGE_MODELING,
+    TRANSLATION,
+    task_of_ticket,
+)
 
 
 def huggingface_files(ticket: Ticket, *, version: str = "") -> Dict[str, bytes]:
     """The files of the folder, by name; LotteryError says why there are none."""
-    if task_of_ticket(ticket) is not TRANSLATION:
+    task = task_of_ticket(ticket)
+    if task is LANGUAGE_MODELING:
+        raise LotteryError(
+            "language models are not exported to Hugging Face's transformers; export to"
+            " ctranslate2, or bake a checkpoint of fairseq"
+        )
+    if task is not TRANSLATION:
         return roberta_files(ticket, version)
     if ticket.bpe and ticket.bpe.kind == "sentencepiece":
         return marian_files(ticket, version)

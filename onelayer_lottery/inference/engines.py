@@ -11,6 +11,7 @@ from onelayer_lottery.runtime.ctranslate2_model import COMPUTE, unsupported
 from onelayer_lottery.runtime.weights import ticket_model
 from onelayer_lottery.ticket.format import Ticket, read_ticket
 from onelayer_lottery.ticket.tasks import (
+    LANGUAGE_MODELING,
     SENTENCE_PREDICTION,
     TRANSLATION,
     Task,
@@ -42,7 +43,7 @@ def load_ticket(
     can run the model, else fairseq, and says so to ``warn``. ``compute`` int8 is faster
     and rounds weights. ``threads`` and ``batch``, in sentences, are chosen if 0.
     """
-    ticket = _read(path, TRANSLATION, other=(SENTENCE_PREDICTION, "classify"))
+    ticket = _read(path, TRANSLATION)
     chosen = _choose(ticket, engine, compute, warn)
     if chosen == "fairseq":
         module = _fairseq("inference.fairseq_translator")
@@ -65,13 +66,38 @@ def load_classifier(
 
     The options are those of ``load_ticket``.
     """
-    ticket = _read(path, SENTENCE_PREDICTION, other=(TRANSLATION, "translate"))
+    ticket = _read(path, SENTENCE_PREDICTION)
     chosen = _choose(ticket, engine, compute, warn)
     if chosen == "fairseq":
         module = _fairseq("inference.fairseq_classifier")
         return module.Classifier(ticket, threads=threads)
     module = import_module("onelayer_lottery.runtime.classifier")
     return module.Classifier(ticket, compute=compute, threads=threads)
+
+
+def load_language_model(
+    path: os.PathLike | str,
+    *,
+    engine: str = "auto",
+    compute: str = "float32",
+    threads: int = 0,
+    warn: Callable[[str], None] = lambda line: None,
+) -> Any:
+    """Read a ticket of a language model and make it ready.
+
+    >>> model = load_language_model("model.ticket")
+    >>> model.continue_text("Once upon a time")
+    >>> [score.bits for score in model.score(["a line", "another"])]
+
+    The options are those of ``load_ticket``.
+    """
+    ticket = _read(path, LANGUAGE_MODELING)
+    chosen = _choose(ticket, engine, compute, warn)
+    if chosen == "fairseq":
+        module = _fairseq("inference.fairseq_lm")
+        return module.LanguageModel(ticket, threads=threads)
+    module = import_module("onelayer_lottery.runtime.language_model")
+    return module.LanguageModel(ticket, compute=compute, threads=threads)
 
 
 def check_weights(ticket: Ticket) -> int:
@@ -83,11 +109,11 @@ def check_weights(ticket: Ticket) -> int:
     return sum(weight.size for weight in {id(w): w for w in weights}.values())
 
 
-def _read(path: os.PathLike | str, wanted: Task, *, other: Any) -> Ticket:
+def _read(path: os.PathLike | str, wanted: Task) -> Ticket:
     ticket = read_ticket(path)
     task = task_of_ticket(ticket)
     if task is not wanted:
-        hint = f"; use {other[1]}" if task is other[0] else ""
+        hint = f"; use {task.command}" if task.command else ""
         raise LotteryError(
             f"{path} is of the task {task.name}, not {wanted.name}{hint}"
         )

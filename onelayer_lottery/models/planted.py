@@ -178,7 +178,10 @@ class PlantedModel(_StockModel):
             metrics.log_scalar("flip_rate", rate, round=6)
             _warn(self.progress.of_flips(rate, num_updates))
         if self.training and self.progress.is_due(num_updates):
-            loss = metrics.get_meter("train_inner", "nll_loss")
+            # A criterion that does not smooth labels calls the same loss.
+            loss = metrics.get_meter("train_inner", "nll_loss") or metrics.get_meter(
+                "train_inner", "loss"
+            )
             if loss is not None and loss.count:
                 _warn(self.progress.of_loss(loss.avg, num_updates))
 

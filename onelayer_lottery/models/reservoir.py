@@ -15,7 +15,7 @@ from onelayer_lottery.frozen.reservoirs import (
     reservoir_layers,
 )
 from onelayer_lottery.identity import identity_of
-from onelayer_lottery.models import roberta, transformer
+from onelayer_lottery.models import language_model, roberta, transformer
 from onelayer_lottery.models.planted import PlantedModel
 from onelayer_lottery.models.shapes import register_shape
 from onelayer_lottery.planting.contents import frozen_tensors
@@ -119,9 +119,19 @@ class ReservoirRoberta(ReservoirModel, roberta.OnelayerRandomRoberta):
     stacks: ClassVar = {"encoder": "encoder.sentence_encoder.layers"}
 
 
+@register_model("transformer_lm_reservoir")
+class ReservoirLanguageModel(
+    ReservoirModel, language_model.OnelayerRandomLanguageModel
+):
+    """The stock language model with some layers that stay random."""
+
+    stacks: ClassVar = {"decoder": "decoder.layers"}
+
+
 for _family, _model, _names in (
     (transformer, "transformer_reservoir", ("tiny", "small", "base", "deep")),
     (roberta, "roberta_reservoir", ("tiny", "base")),
+    (language_model, "transformer_lm_reservoir", ("tiny", "small", "base")),
 ):
     for _name in _names:
         register_shape(

@@ -175,6 +175,36 @@ _REFUSED = (
         "--adaptive-input has embeddings that cannot be masked: leave it out",
     ),
     (
+        "character_embeddings",
+        bool,
+        "--character-embeddings computes embeddings by layers that cannot be masked:"
+        " leave it out",
+    ),
+    *(
+        (
+            name,
+            bool,
+            f"--{name.replace('_', '-')} adds factors that cannot be masked or put into"
+            " a ticket: leave it out",
+        )
+        for name in ("scale_fc", "scale_attn", "scale_heads", "scale_resids")
+    ),
+    (
+        "output_dictionary_size",
+        lambda value: value >= 0,
+        "--output-dictionary-size {value} gives the output fewer symbols than the"
+        " embeddings it is tied to: leave it out",
+    ),
+    *(
+        (
+            name,
+            bool,
+            f"--{name.replace('_', '-')} predicts words that the model sees: leave it"
+            " out",
+        )
+        for name in ("self_target", "past_target")
+    ),
+    (
         "base_layers",
         lambda value: value > 0,
         "--base-layers {value} adds layers that cannot be masked: leave it out",

@@ -122,6 +122,13 @@ def _layer_problems(
             f"{given} leaves no layer to be trained; leave some out, or use a"
             " onelayer_random architecture, which trains masks alone"
         )
+    elif all(frozen.values()) and "encoder" not in depths and layer_type == "ffn":
+        yield (
+            f"{given} leaves no layer that sees earlier words, as --reservoir-type ffn"
+            " does not; leave one out"
+        )
+    elif "encoder" not in depths:
+        pass  # a language model: its layers attend to no encoder
     elif frozen.get("decoder") and layer_type in ("ffn", "cnn"):
         yield (
             f"{given} leaves no decoder layer that attends to the encoder, as"
@@ -133,10 +140,14 @@ def _layer_problems(
             " --reservoir-backward skip does not; leave one of the decoder out"
         )
     if chosen.get("decoder") and layer_type == "bigru":
+        remedy = (
+            "give encoder layers only"
+            if "encoder" in depths
+            else "give transformer, ffn or cnn"
+        )
         yield (
             f"{given} has layers of the decoder, where --reservoir-type bigru would"
-            " look ahead at words that are still to be predicted; give encoder layers"
-            " only"
+            f" look ahead at words that are still to be predicted; {remedy}"
         )
     if layer_type == "bigru" and getattr(args, "encoder_embed_dim", 2) % 2:
         yield (

@@ -26,7 +26,11 @@ COMPUTE = ("float32", "int8")
 LARGEST_INT8 = 64
 
 _VERSION = 6  # of the file
-_REVISION = {"TransformerSpec": 7, "TransformerEncoderSpec": 1}
+_REVISION = {
+    "TransformerSpec": 7,
+    "TransformerEncoderSpec": 1,
+    "TransformerDecoderSpec": 8,
+}
 _DTYPES = ("float32", "int8", "int16", "int32", "float16")
 _ACTIVATIONS = {"relu": 0, "gelu_accurate": 1, "gelu_fast": 1, "gelu": 3, "tanh": 5}
 _LONGEST_ARRAY = (1 << 32) - 1  # bytes
@@ -49,6 +53,8 @@ def unsupported(configuration: Configuration) -> List[str]:
         reasons.append("its decoder does not attend to the encoder in the usual way")
     if flags.get("decoder_output_dim", 0) not in (0, flags.get("decoder_embed_dim", 0)):
         reasons.append("its output is of another width than its decoder")
+    if flags.get("decoder_input_dim", 0) not in (0, flags.get("decoder_embed_dim", 0)):
+        reasons.append("its input is of another width than its decoder")
     if 0 in (flags.get("encoder_layers"), flags.get("decoder_layers")):
         reasons.append("one of its sides has no layers")
     return reasons
@@ -63,9 +69,7 @@ def translation_files(
     CTranslate2 would not tell apart.
     """
     return {
-        "model.bin": _model_bin(
-            _transformer(model), "TransformerSpec", compute, largest
-        ),
+        "model.bin": model_bin(model, compute=compute, largest=largest),
         "config.json": _json(translation_config(add_source_eos=False)),
         "source_vocabulary.json": _json(number_words(len(model.source))),
         "target_vocabulary.json": _json(number_words(len(model.target))),
@@ -85,8 +89,20 @@ def encoder_files(model: Model, *, compute: str = "float32") -> Dict[str, bytes]
     }
 
 
+def generator_files(model: Model, *, compute: str = "float32") -> Dict[str, bytes]:
+    """A model of CTranslate2's Generator."""
+    return {
+        "model.bin": model_bin(model, compute=compute, largest=LARGEST_INT8),
+        "config.json": _json(generator_config()),
+        "vocabulary.json": _json(number_words(len(model.source))),
+    }
+
+
 def model_bin(model: Model, *, compute: str, largest: int) -> bytes:
-    """The weights of a translation model as CTranslate2's converter writes them."""
+    """The weights of a model as CTranslate2's converter writes them."""
+    if model.family == "transformer_lm":
+        variables = {f"decoder/{k}": v for k, v in _decoder(model)}
+        return _model_bin(variables, "TransformerDecoderSpec", compute, largest)
     return _model_bin(_transformer(model), "TransformerSpec", compute, largest)
 
 
@@ -105,6 +121,15 @@ def translation_config(*, add_source_eos: bool) -> Dict[str, Any]:
         "add_source_bos": False,
         "add_source_eos": add_source_eos,
         "decoder_start_token": "</s>",
+        "layer_norm_epsilon": None,
+        "multi_query_attention": False,
+    }
+
+
+def generator_config() -> Dict[str, Any]:
+    """What a folder of CTranslate2 says of a language model besides its weights."""
+    return {
+        **_SPECIAL_TOKENS,
         "layer_norm_epsilon": None,
         "multi_query_attention": False,
     }
@@ -134,7 +159,8 @@ def _decoder(model: Model) -> Iterator[Tuple[str, Any]]:
     yield "embeddings/weight", model.weights["decoder.embed_tokens.weight"]
     yield "projection/weight", model.weights["decoder.output_projection.weight"]
     yield "alignment_layer", np.int16(-1)
-    yield "alignment_heads", np.int16(0)
+    # What its converter writes; nothing reads it without an encoder.
+    yield "alignment_heads", np.int16(model.family == "transformer_lm")
     for name in (
         *("alibi", "alibi_use_positive_positions", "scale_alibi"),
         "start_from_zero_embedding",
@@ -169,7 +195,7 @@ def _side(model: Model, side: str, stack: str) -> Iterator[Tuple[str, Any]]:
         yield from _norm(
             weights, f"{to}/self_attention/layer_norm", f"{attention}_layer_norm"
         )
-        if side == "decoder":
+        if f"{layer}.encoder_attn.q_proj.weight" in weights:
             attention = f"{layer}.encoder_attn"
             for number, parts in enumerate((("q",), ("k", "v"), ("out",))):
                 yield from _linear(

@@ -14,10 +14,15 @@ from onelayer_lottery.frozen.reservoirs import (
 from onelayer_lottery.ticket.configuration import Configuration
 from onelayer_lottery.ticket.format import TicketError
 
-SIDES = {"transformer": ("encoder", "decoder"), "roberta": ("encoder",)}
+SIDES = {
+    "transformer": ("encoder", "decoder"),
+    "roberta": ("encoder",),
+    "transformer_lm": ("decoder",),
+}
 STACKS = {
     "transformer": {"encoder": "encoder", "decoder": "decoder"},
     "roberta": {"encoder": "encoder.sentence_encoder"},
+    "transformer_lm": {"decoder": "decoder"},
 }
 _LONGEST = 1024  # fairseq's max_source_positions and max_target_positions
 
@@ -67,6 +72,9 @@ def stock_flags(configuration: Configuration) -> Namespace:
             {f"{side}_{n}": flags.get(f"{side}_{n}", False) for n in _SIDE_OFF}
         )
     flags.update(given)
+    if family == "transformer_lm":
+        flags["decoder_normalize_before"] = True  # whatever else is given
+        _add_lengths(flags, configuration.task)
     missing = [name for name in flags if flags[name] is None]
     if missing:
         raise TicketError(f"the ticket does not say its {', '.join(missing)}")
@@ -80,16 +88,24 @@ def stock_flags(configuration: Configuration) -> Namespace:
     else:
         flags.setdefault("max_source_positions", _LONGEST)
         flags.setdefault("max_target_positions", _LONGEST)
-        flags.setdefault("decoder_output_dim", flags["decoder_embed_dim"])
+        for end in ("input", "output"):
+            flags.setdefault(f"decoder_{end}_dim", flags["decoder_embed_dim"])
         if flags["share_all_embeddings"]:
             flags["share_decoder_input_output_embed"] = True
-            if flags["encoder_embed_dim"] != flags["decoder_embed_dim"]:
+            if flags.get("encoder_embed_dim") != flags["decoder_embed_dim"]:
                 raise TicketError(
                     "the ticket contradicts itself: it shares all embeddings, of the"
                     f" widths {flags['encoder_embed_dim']} and"
                     f" {flags['decoder_embed_dim']}"
                 )
     return Namespace(**flags)
+
+
+def _add_lengths(flags: Dict[str, Any], task: Dict[str, Any]) -> None:
+    """Add how many symbols a language model reads, which its task says."""
+    for name in ("max_target_positions", "tokens_per_sample"):
+        if task.get(name) is not None:
+            flags.setdefault("max_target_positions", task[name])
 
 
 def drawn_layers(configuration: Configuration, flags: Namespace) -> FrozenSet[str]:

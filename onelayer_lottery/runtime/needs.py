@@ -7,11 +7,7 @@ from typing import List
 from onelayer_lottery.runtime.ctranslate2_model import unsupported
 from onelayer_lottery.text.pipeline import needed_libraries
 from onelayer_lottery.ticket.format import Ticket
-from onelayer_lottery.ticket.tasks import (
-    SENTENCE_PREDICTION,
-    TRANSLATION,
-    task_of_ticket,
-)
+from onelayer_lottery.ticket.tasks import task_of_ticket
 
 
 def needs(ticket: Ticket) -> List[str]:
@@ -22,5 +18,4 @@ def needs(ticket: Ticket) -> List[str]:
 
 def command_of(ticket: Ticket) -> str:
     """What can be done with a ticket."""
-    commands = {TRANSLATION.name: "translate", SENTENCE_PREDICTION.name: "classify"}
-    return commands.get(task_of_ticket(ticket).name, "train it further")
+    return task_of_ticket(ticket).command or "train it further"

@@ -23,6 +23,7 @@ from onelayer_lottery.frozen.weights import (
     normal,
 )
 from onelayer_lottery.runtime.flags import (
+    SIDES,
     STACKS,
     drawn_layers,
     family_of,
@@ -32,23 +33,18 @@ from onelayer_lottery.runtime.flags import (
 from onelayer_lottery.text.dictionary import PAD, Symbols, read_symbols
 from onelayer_lottery.ticket.declared import (
     check_declared,
+    declared_weights,
     layer_of,
-    roberta_weights,
-    transformer_weights,
 )
 from onelayer_lottery.ticket.format import Ticket, TicketError
 from onelayer_lottery.ticket.signs import check_signs
-from onelayer_lottery.ticket.tasks import (
-    MASK,
-    TRANSLATION,
-    embedded_symbols,
-    task_of_ticket,
-)
+from onelayer_lottery.ticket.tasks import embedded_symbols, task_of_ticket
 
 Shape = Tuple[int, ...]
 
 _SCALES = ".masked.scales."
 _HEAD = re.compile(r"classification_heads\.([A-Za-z_]\w{0,63})\.(dense|out_proj)")
+_NO_BIAS = ("embed_tokens", "output_projection", "in_dim", "out_dim")
 _LAYER = re.compile(r"\blayers\.\d+\b")
 _LEAST_WIDTH = 4  # of sinusoidal positions: fairseq divides by half of it less one
 # The order in which fairseq builds the weights of a layer; digests follow it.
@@ -58,7 +54,7 @@ _ORDER = ("k_proj", "v_proj", "q_proj", "out_proj", "fc1", "fc2")
 class Model(NamedTuple):
     """A stock model: its flags, its dictionaries and its weights by their names."""
 
-    family: str  # transformer or roberta
+    family: str  # one of SIDES
     flags: Namespace
     source: Symbols
     target: Symbols
@@ -91,7 +87,7 @@ class _Builder:
         self.family = family_of(self.configuration.arch)
         self.flags = stock_flags(self.configuration)
         self.task = task_of_ticket(ticket)
-        if (self.task is TRANSLATION) != (self.family == "transformer"):
+        if self.task.family != self.family:
             raise TicketError(
                 f"the ticket contradicts itself: a {self.family} for {self.task.name}"
             )
@@ -132,10 +128,11 @@ class _Builder:
     # What is declared.
 
     def _matrices(self, source: int, target: int) -> Iterator[Tuple[str, Shape]]:
-        if self.family == "transformer":
-            yield from transformer_weights(self.flags, source=source, target=target)
+        yield from declared_weights(
+            self.flags, SIDES[self.family], source=source, target=target
+        )
+        if self.family != "roberta":
             return
-        yield from roberta_weights(self.flags, source=source)
         width = self.flags.encoder_embed_dim
         held = self._held()
         heads = {found[1] for found in map(_HEAD.fullmatch, held) if found}
@@ -152,7 +149,7 @@ class _Builder:
     def _others(self, matrices: Dict[str, Shape]) -> Iterator[Tuple[str, Shape]]:
         """Norms, biases and positions, which a ticket holds only if trained."""
         for name, (rows, _) in matrices.items():
-            if not name.endswith(("embed_tokens", "output_projection", "out_dim")):
+            if not name.endswith(_NO_BIAS):
                 yield f"{name}.bias", (rows,)
             if name.endswith("fc2"):
                 layer = name.rpartition(".")[0]
@@ -230,7 +227,7 @@ class _Builder:
                 symbols[side] = read_symbols(
                     self.ticket.dictionaries[side],
                     most=embedded_symbols(self.ticket, self.task, side),
-                    extra="" if self.task is TRANSLATION else MASK,
+                    extra=self.task.added,
                 )
             except TicketError:
                 raise

@@ -257,6 +257,9 @@ MODEL: Dict[str, Rule] = {
             *("base_sublayers", "base_shuffle"),
             *("checkpoint_activations", "offload_activations"),
             *("mha_reg_scale_factor", "ffn_reg_scale_factor"),
+            # Of character embeddings and adaptive inputs, which must be off.
+            *("character_filters", "character_embedding_dim"),
+            *("char_embedder_highway_layers", "adaptive_input_factor"),
         ),
         _UNUSED,
     ),
@@ -266,7 +269,9 @@ MODEL: Dict[str, Rule] = {
 _TEXT_SWITCH = _choice(True, False, "True", "False")
 _TOKEN = _optional(_whole(0, 1 << 24))
 TASK: Dict[str, Rule] = {
-    "_name": _choice("translation", "sentence_prediction", "masked_lm"),
+    "_name": _choice(
+        *("translation", "sentence_prediction", "masked_lm", "language_modeling")
+    ),
     "source_lang": _optional(_text(LANGUAGE, "the code of a language")),
     "target_lang": _optional(_text(LANGUAGE, "the code of a language")),
     "left_pad_source": _TEXT_SWITCH,
@@ -282,6 +287,7 @@ TASK: Dict[str, Rule] = {
     "shorten_method": _choice("none", "truncate", "random_crop"),
     "no_shuffle": _SWITCH,
     "tokens_per_sample": _POSITIONS,
+    "add_bos_token": _SWITCH,
     "sample_break_mode": _choice(None, "none", "complete", "complete_doc", "eos"),
     "mask_prob": _FRACTION,
     "leave_unmasked_prob": _FRACTION,

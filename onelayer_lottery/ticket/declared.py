@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from math import prod
-from typing import Container, Dict, Iterator, Tuple
+from typing import Container, Dict, Iterator, Sequence, Tuple
 
 from onelayer_lottery.errors import LotteryError
 
@@ -48,6 +48,17 @@ def check_declared(
             )
 
 
+def declared_weights(
+    flags: Namespace, sides: Sequence[str], *, source: int, target: int
+) -> Iterator[Tuple[str, Shape]]:
+    """Yield the weights of a model with these sides: an encoder, a decoder, or both."""
+    if "decoder" not in sides:
+        return roberta_weights(flags, source=source)
+    if "encoder" not in sides:
+        return language_model_weights(flags, symbols=target)
+    return transformer_weights(flags, source=source, target=target)
+
+
 def transformer_weights(
     flags: Namespace, *, source: int, target: int
 ) -> Iterator[Tuple[str, Shape]]:
@@ -63,6 +74,22 @@ def transformer_weights(
         yield "decoder.project_out_dim", (flags.decoder_output_dim, decoder)
     if not (flags.share_decoder_input_output_embed or flags.share_all_embeddings):
         yield "decoder.output_projection", (target, flags.decoder_output_dim)
+
+
+def language_model_weights(
+    flags: Namespace, *, symbols: int
+) -> Iterator[Tuple[str, Shape]]:
+    """Yield the weights of fairseq's Transformer language model by name."""
+    width, inputs = flags.decoder_embed_dim, flags.decoder_input_dim
+    outputs = flags.decoder_output_dim
+    yield "decoder.embed_tokens", (symbols, inputs)
+    if inputs != width:
+        yield "decoder.project_in_dim", (width, inputs)
+    yield from _layers(flags, "decoder", "decoder", width)
+    if outputs != width:
+        yield "decoder.project_out_dim", (outputs, width)
+    if not flags.share_decoder_input_output_embed:
+        yield "decoder.output_projection", (symbols, outputs)
 
 
 def roberta_weights(flags: Namespace, *, source: int) -> Iterator[Tuple[str, Shape]]:

@@ -15,12 +15,15 @@ class Task(NamedTuple):
     """A task of fairseq whose models can become tickets."""
 
     name: str
+    family: str  # of stock models: transformer, roberta or transformer_lm
     flags: Tuple[str, ...]  # those that a ticket keeps
     files: Dict[str, str]  # dictionary of each side in fairseq's data folder
     embeddings: Dict[str, str]  # side of a dictionary -> layer with a row per symbol
     criterion: str  # a criterion of fairseq with which the task is trained
     criterion_class: str
     criterion_flags: Tuple[str, ...] = ()  # flags of the task that it needs
+    added: str = ""  # a symbol that the task adds to its dictionary
+    command: str = ""  # of onelayer-lottery that runs its models
     # Values that fairseq would take from sections that our checkpoints do not have.
     task_values: Tuple[Tuple[str, Any], ...] = ()
     criterion_values: Tuple[Tuple[str, Any], ...] = ()
@@ -28,6 +31,7 @@ class Task(NamedTuple):
 
 TRANSLATION = Task(
     "translation",
+    "transformer",
     (
         *("source_lang", "target_lang", "left_pad_source", "left_pad_target"),
         *("max_source_positions", "max_target_positions"),
@@ -36,10 +40,12 @@ TRANSLATION = Task(
     {"source": "encoder.embed_tokens", "target": "decoder.embed_tokens"},
     "label_smoothed_cross_entropy",
     "LabelSmoothedCrossEntropyCriterion",
+    command="translate",
 )
 _ROBERTA = {"source": "encoder.sentence_encoder.embed_tokens"}
 SENTENCE_PREDICTION = Task(
     "sentence_prediction",
+    "roberta",
     (
         *("num_classes", "init_token", "separator_token", "max_positions"),
         *("classification_head_name", "regression_target", "shorten_method"),
@@ -50,10 +56,13 @@ SENTENCE_PREDICTION = Task(
     "sentence_prediction",
     "SentencePredictionCriterion",
     ("classification_head_name", "regression_target"),
+    added=MASK,
+    command="classify",
     task_values=(("seed", 1),),
 )
 MASKED_LM = Task(
     "masked_lm",
+    "roberta",
     (
         *("tokens_per_sample", "sample_break_mode", "shorten_method", "mask_prob"),
         *("leave_unmasked_prob", "random_token_prob", "freq_weighted_replacement"),
@@ -63,10 +72,31 @@ MASKED_LM = Task(
     _ROBERTA,
     "masked_lm",
     "MaskedLmLoss",
+    added=MASK,
     task_values=(("seed", 1),),
     criterion_values=(("tpu", False),),
 )
-_TASKS = {task.name: task for task in (SENTENCE_PREDICTION, MASKED_LM)}
+LANGUAGE_MODELING = Task(
+    "language_modeling",
+    "transformer_lm",
+    (
+        *("tokens_per_sample", "max_target_positions", "sample_break_mode"),
+        *("add_bos_token", "shorten_method"),
+    ),
+    {"source": "dict.txt"},
+    {"source": "decoder.embed_tokens"},
+    "cross_entropy",
+    "CrossEntropyCriterion",
+    command="score",
+    task_values=(
+        *(("seed", 1), ("batch_size", None), ("batch_size_valid", None)),
+        *(("dataset_impl", None), ("data_buffer_size", 10), ("tpu", False)),
+        *(("use_plasma_view", False), ("plasma_path", "")),
+    ),
+)
+_TASKS = {
+    task.name: task for task in (SENTENCE_PREDICTION, MASKED_LM, LANGUAGE_MODELING)
+}
 
 
 def task_named(name: Any) -> Task:
