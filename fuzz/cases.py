@@ -61,6 +61,24 @@ COMMANDS: Dict[str, Command] = {
         task="sentence_prediction",
         weight=24,
     ),
+    "score": Command(
+        ("ticket",),
+        ("INPUT",),
+        (("--total",), ("--compute", "int8"), ("--engine", "fairseq")),
+        task="language_modeling",
+        weight=24,
+    ),
+    "continue": Command(
+        ("ticket",),
+        ("INPUT", "--symbols", "12"),
+        (
+            ("--prompt", "der hund", "--samples", "2"),
+            ("--sampling-topk", "3", "--sampling-topp", "0.5"),
+            ("--engine", "fairseq"),
+        ),
+        task="language_modeling",
+        weight=24,
+    ),
     "ticket": Command(
         ("checkpoint",),
         ("INPUT", "out.ticket"),

@@ -181,6 +181,7 @@ def _model_seeds() -> Iterator[Seed]:
                 yield _ticket_seed(kind, state, texts, bpe=Bpe(kind, content))
     dense = _translation_state("transformer", task, {})
     yield from _checkpoint_seeds("dense", dense, _beside(texts))
+    yield from _language_model_seeds()
     for name, classes, flags in (
         ("sentence_prediction", 3, {"mask_train": "norm,bias,head"}),
         ("sentence_prediction", 1, {"untie_weights_roberta": True}),
@@ -223,6 +224,34 @@ def _roberta_seeds(name: str, classes: int, flags: Dict[str, Any]) -> Iterator[S
         yield _ticket_seed(
             f"{label}-gpt2", state, Dictionaries(texts, {}), task=name, bpe=bpe
         )
+
+
+def _language_model_seeds() -> Iterator[Seed]:
+    task = _task()
+    texts = Dictionaries({"source": _text(task.source_dictionary)}, {})
+    beside = {"dict.txt": texts.texts["source"].encode()}
+    sizes = {k: v for k, v in _SIZES.items() if k.startswith(("decoder", "dropout"))}
+    for name, arch, breaks, flags in (
+        ("onelayer", "transformer_lm_onelayer_random_tiny", "none", {}),
+        ("random", "transformer_lm_random_tiny", "eos", {"decoder_learned_pos": True}),
+        *(
+            (
+                f"reservoir-{kind}",
+                "transformer_lm_reservoir_tiny",
+                "complete",
+                {"decoder_layers": 2, "reservoir_type": kind},
+            )
+            for kind in ("transformer", "cnn")
+        ),
+    ):
+        settings = {"tokens_per_sample": 16, "sample_break_mode": breaks}
+        model, arguments = _build(arch, task, {**sizes, **settings, **flags})
+        settings.update(_name="language_modeling", data="", max_target_positions=32)
+        state = _state(model, arguments, settings)
+        label = f"language-model-{name}"
+        kind = "language_modeling"
+        yield from _checkpoint_seeds(label, state, beside, task=kind)
+        yield _ticket_seed(label, state, texts, task=kind)
 
 
 def _translation_state(
