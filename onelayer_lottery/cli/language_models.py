@@ -117,26 +117,16 @@ def _add_continue(commands) -> None:
 
 
 def _continue(options: argparse.Namespace) -> None:
-    for flag, value, fits, expected in (
-        ("symbols", options.symbols, options.symbols >= 1, "a number from 1 on"),
-        ("samples", options.samples, options.samples >= 1, "a number from 1 on"),
-        (
-            "sampling-topk",
-            options.sampling_topk,
-            options.sampling_topk >= 0,
-            "0 or more",
-        ),
-        (
-            *("sampling-topp", options.sampling_topp, 0 < options.sampling_topp <= 1),
-            "a probability in (0, 1]",
-        ),
-        (
-            *("temperature", options.temperature, 0 < options.temperature < 1e6),
-            "a number above 0",
-        ),
-        ("seed", options.seed, 0 <= options.seed < 1 << 63, "a number from 0 on"),
+    for flag, fits, expected in (
+        ("symbols", options.symbols >= 1, "a number from 1 on"),
+        ("samples", options.samples >= 1, "a number from 1 on"),
+        ("sampling-topk", options.sampling_topk >= 0, "0 or more"),
+        ("sampling-topp", 0 < options.sampling_topp <= 1, "a probability in (0, 1]"),
+        ("temperature", 0 < options.temperature < 1e6, "a number above 0"),
+        ("seed", 0 <= options.seed < 1 << 63, "a number from 0 on"),
     ):
         if not fits:
+            value = getattr(options, flag.replace("-", "_"))
             options.error(f"--{flag} {value}: give {expected}")
     if options.prompt is not None and not options.prompt.strip():
         options.error("--prompt is empty: give it some words")

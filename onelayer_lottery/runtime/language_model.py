@@ -113,17 +113,21 @@ class TextModel:
 
     def _blocks(self, lines: Iterator[List[int]]) -> Iterator[List[int]]:
         """Cut the symbols of lines as fairseq cut those of the training."""
-        longest = self._block if self._breaks == "none" else self._longest
+        stream = self._breaks == "none"
+        longest = self._block if stream else self._longest
         block: List[int] = []
         for line in lines:
-            full = self._breaks == "complete" and len(block + line) > self._block
-            if block and (self._breaks == "eos" or full):
+            fits = self._breaks == "complete" and len(block + line) <= self._block
+            if block and not stream and not fits:
                 yield block
                 block = []
             block = block + line
             while len(block) > longest:
                 yield block[:longest]
                 block = block[longest:]
+                if not stream and len(block) <= longest:  # the end of a long line
+                    yield block
+                    block = []
         if block:
             yield block
 
