@@ -43,8 +43,11 @@ def checkpoint_layout(
                 **dict(task.criterion_values),
             },
             # Read by fairseq's Python interface.
-            "generation": _defaults(GenerationConfig),
-            "dataset": {**_defaults(DatasetConfig), "required_batch_size_multiple": 1},
+            "generation": plain_defaults(GenerationConfig),
+            "dataset": {
+                **plain_defaults(DatasetConfig),
+                "required_batch_size_multiple": 1,
+            },
             "tokenizer": None,
             "bpe": None,
         },
@@ -64,7 +67,8 @@ def checkpoint_layout(
     }
 
 
-def _defaults(section: type) -> Dict[str, Any]:
+def plain_defaults(section: type) -> Dict[str, Any]:
+    """Return the defaults of a section, without those that refer to other sections."""
     values: Any = OmegaConf.to_container(
         OmegaConf.structured(section()), enum_to_str=True
     )

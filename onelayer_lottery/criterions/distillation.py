@@ -1,6 +1,7 @@
 """Distillation: a criterion that also learns from a trained model's probabilities."""
 
 # No "from __future__ import annotations" here: fairseq reads the types at run time.
+from argparse import Namespace
 from dataclasses import dataclass, field
 from typing import Any, List
 
@@ -12,10 +13,14 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
 )
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.models.transformer import TransformerModel
-from fairseq.models.transformer_lm import TransformerLanguageModel
+from fairseq.models.transformer_lm import (
+    TransformerLanguageModel,
+    TransformerLanguageModelConfig,
+)
 from torch import nn
 
 from onelayer_lottery.checkpoint.reading import Checkpoint, load_checkpoint
+from onelayer_lottery.conversion.checkpoint_layout import plain_defaults
 from onelayer_lottery.conversion.from_checkpoint import checkpoint_arguments
 from onelayer_lottery.embeddings.checkpoint_file import SIDES
 from onelayer_lottery.embeddings.into_model import check_symbols
@@ -113,7 +118,7 @@ def _build(state: Checkpoint, task: Any) -> nn.Module:
     if not issubclass(model_class, PlantedModel):
         # The checkpoint holds the embeddings.
         vars(arguments).update(dict.fromkeys(PATHS))
-    ARCH_CONFIG_REGISTRY[arguments.arch](arguments)
+    _fill_defaults(arguments, task)
     held = {
         name[: -len(ending)]: tuple(tensor.shape)
         for name, tensor in state["model"].items()
@@ -130,3 +135,17 @@ def _build(state: Checkpoint, task: Any) -> nn.Module:
     drawn = getattr(model_class, "reservoirs", lambda _: None)(arguments) or ()
     check_declared(held, weights, file="the checkpoint", drawn=drawn)
     return model_class.build_model(arguments, task)
+
+
+def _fill_defaults(arguments: Namespace, task: Any) -> None:
+    """Add the flags that the checkpoint leaves out, as fairseq would."""
+    ARCH_CONFIG_REGISTRY[arguments.arch](arguments)
+    if not issubclass(ARCH_MODEL_REGISTRY[arguments.arch], TransformerLanguageModel):
+        return
+    # Its stock architecture fills in nothing, and lengths are flags of the task.
+    lengths = ("max_target_positions", "tokens_per_sample")
+    defaults = {name: getattr(task.args, name, None) for name in lengths}
+    defaults.update(plain_defaults(TransformerLanguageModelConfig))
+    for name, value in defaults.items():
+        if not hasattr(arguments, name):
+            setattr(arguments, name, value)
