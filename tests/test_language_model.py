@@ -73,7 +73,8 @@ class Trained:
             **options,
         )
         bits = re.search(r"Loss \(base 2\): ([\d.]+)", done.log)
-        return float(bits[1]), int(re.search(r"Evaluated ([\d,]+) tok", done.log)[1])
+        symbols = re.search(r"Evaluated ([\d,]+) tokens", done.log)
+        return float(bits[1]), int(symbols[1].replace(",", ""))
 
     def score(self, ticket, engine, text):
         done = self.fairseq.run(
