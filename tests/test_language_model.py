@@ -52,7 +52,7 @@ class Trained:
         breaks, model = MODELS[name]
         self.flags = (*TASK, "--sample-break-mode", breaks)
         if "--add-bos-token" in model:
-            self.flags += ("--add-bos-token", "--max-target-positions", 40)
+            self.flags += ("--add-bos-token", "--max-target-positions", 64)
         elif breaks == "eos":
             self.flags += ("--max-target-positions", 40)
         model = [flag for flag in model or ONELAYER if flag != "--add-bos-token"]
