@@ -242,7 +242,9 @@ logits, generated = [], []
 for source, target in json.load(open("pairs.json")):
     before = torch.tensor([[2, *target]])
     with torch.no_grad():
-        rows = model(torch.tensor([source]), decoder_input_ids=before).logits[0]
+        # With its cache, FSMT masks no later symbols: it expects them one by one.
+        sides = {"input_ids": torch.tensor([source]), "decoder_input_ids": before}
+        rows = model(**sides, use_cache=False).logits[0]
     logits.append(rows.log_softmax(-1).tolist())
     generated.append(model.generate(torch.tensor([source]))[0].tolist())
 lines = open("lines").read().splitlines()
