@@ -149,7 +149,7 @@ def test_a_symbol_twice_and_the_shape_are_refused_at_once(subwords):
 
 
 def test_a_classifier_is_no_folder_of_ctranslate2():
-    with pytest.raises(LotteryError, match="it is not a translator"):
+    with pytest.raises(LotteryError, match="it is neither a translator nor"):
         ctranslate2_files(pairs_ticket(build_roberta()))
 
 
