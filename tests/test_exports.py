@@ -100,10 +100,13 @@ def moses_ticket(steps=None, *, codes=b"h u 5\nhu n 4\nhun d</w> 3\n", **flags):
     kind = "subword_nmt" if codes.startswith(b"#") else "fastbpe"
     ticket.bpe = Bpe(kind, codes)
     words = iter("hund hun@@ d er ruht . , @-@ &quot; E@@ i@@ n H@@ u@@".split())
+    named = {}  # by text: a joined dictionary stays one
     for side, text in ticket.dictionaries.items():
-        ticket.dictionaries[side] = "".join(
-            f"{next(words, line.split()[0])} 1\n" for line in text.splitlines()
-        )
+        if text not in named:
+            named[text] = "".join(
+                f"{next(words, line.split()[0])} 1\n" for line in text.splitlines()
+            )
+        ticket.dictionaries[side] = named[text]
     return ticket
 
 
@@ -290,7 +293,7 @@ def check_translator(transformers, folder, ticket, lines):
     [
         {"mask_train": "norm,bias", "activation_fn": "gelu"},
         {"encoder_learned_pos": True, "decoder_learned_pos": True},
-        {"share_decoder_input_output_embed": False, "mask_scale": "row"},
+        {"share_decoder_input_output_embed": False, "mask_scale": "row-column"},
         {"share_all_embeddings": True},
     ],
 )

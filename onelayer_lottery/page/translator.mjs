@@ -79,6 +79,9 @@ class Classifier {
     for (const token of this.before)
       demand(token === null || token < this.source.size, `it has no symbol ${token}, which it names`);
     this.longest = Math.min(task.max_positions, flags.max_positions);
+    // Without the end of each sentence, and what the task puts before it.
+    this.room = this.longest - 2 - this.before.filter(token => token !== null).length;
+    demand(this.room >= 1, `its model reads ${this.longest} symbols, which leaves none for two sentences`);
     this.declared = [...declaredParameters(flags, {source: this.source.size}), ...this.heads()];
     this.head = `classification_heads.${task.classification_head_name}`;
     this.inner = this.declared.find(([name]) => name === `${this.head}.dense.weight`)?.[1][0];
@@ -116,9 +119,8 @@ class Classifier {
   async classify(pair, {pause = quiet} = {}) {
     if (pair.some(sentence => !pythonSplit(sentence).length)) return [];
     const sides = pair.map(sentence => this.source.encode(this.pipeline.encode(sentence)));
-    const room = this.longest - 2 - this.before.filter(token => token !== null).length;
-    const cut = sides[0].length + sides[1].length > room;
-    while (sides[0].length + sides[1].length > room)
+    const cut = sides[0].length + sides[1].length > this.room;
+    while (sides[0].length + sides[1].length > this.room)
       (sides[0].length > sides[1].length ? sides[0] : sides[1]).pop();
     const ids = this.before.flatMap((token, side) => [...token === null ? [] : [token], ...sides[side], EOS])
       .filter(id => id !== PAD);
