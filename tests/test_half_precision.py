@@ -9,6 +9,7 @@ import pytest
 import torch
 from conftest import ROOT
 
+import onelayer_lottery.plugin  # noqa: F401  changes how fairseq takes norms
 from onelayer_lottery import compat, kept_count, top_k_mask
 from onelayer_lottery.planting.contents import masked_weights
 
