@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import tempfile
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -110,16 +111,17 @@ def run_page_program(
     ticket: Path, lines: List[str], beam: int = 5, text: Optional[TextSteps] = None
 ):
     """What the page's program answers in Node, as a finished process."""
-    tables = ticket.with_suffix(".json")
-    tables.write_text(json.dumps(moses_tables(text.moses if text else None)))
-    return subprocess.run(
-        ["node", str(PAGE / "cli.mjs"), str(ticket), str(beam), str(tables)],
-        input="".join(line + "\n" for line in lines),
-        capture_output=True,
-        encoding="utf-8",
-        timeout=120,
-        check=False,
-    )
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as tables:
+        json.dump(moses_tables(text.moses if text else None), tables)
+        tables.flush()
+        return subprocess.run(
+            ["node", str(PAGE / "cli.mjs"), str(ticket), str(beam), tables.name],
+            input="".join(line + "\n" for line in lines),
+            capture_output=True,
+            encoding="utf-8",
+            timeout=120,
+            check=False,
+        )
 
 
 def javascript(program: str, text: str = "") -> str:
