@@ -7,6 +7,7 @@ import collections
 import gc
 import logging
 import os
+import resource
 import shutil
 import sys
 import tempfile
@@ -68,7 +69,17 @@ def main() -> int:
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
     print(tally.table())
+    print(_largest_memory())
     return 1 if tally.findings else 0
+
+
+def _largest_memory() -> str:
+    """Say how much resident memory the largest child had."""
+    ours, theirs = (
+        resource.getrusage(whose).ru_maxrss / 1024
+        for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+    return f"the largest child had {theirs:.0f} MB, this process {ours:.0f} MB"
 
 
 def run_cases(

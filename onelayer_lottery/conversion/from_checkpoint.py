@@ -105,7 +105,7 @@ def _add_mask(
     padding = Dictionary().pad()
     role = role_of(layer, str(config.mask_share))
     shape = ticket.frozen[role].shape if role in ticket.frozen else scores.shape
-    if scores.dim() != 2 or not scores.is_floating_point() or not len(scores):
+    if scores.dim() != 2 or not scores.is_floating_point() or not scores.numel():
         raise LotteryError(f"its scores of {layer} are not a matrix of numbers")
     if tuple(shape) != tuple(scores.shape) or (
         layer.endswith("embed_tokens") and shape[0] <= padding
