@@ -6,7 +6,7 @@ import csv
 import io
 from typing import Any, Dict, List, NamedTuple, Optional
 
-from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.errors import LotteryError, quote
 from onelayer_lottery.experiments.plot.panels import Line, Panel, Spread, spread
 
 
@@ -50,7 +50,7 @@ def table_rows(panels: List[Panel]) -> List[List[str]]:
                 continue
             if line.table1 not in ours:
                 raise LotteryError(
-                    f"plan {panel.name}: table1 is {line.table1!r}; give one of"
+                    f"plan {panel.name}: table1 is {quote(line.table1)}; give one of"
                     f" {', '.join(ours)}"
                 )
             ours[line.table1].setdefault(panel.corpus, []).extend(_runs(line))
