@@ -175,7 +175,7 @@ def plot_bytes(panels: List[Panel], ax: Optional[Axes] = None) -> Axes:
                     else (DENSE, "s*hp8"[len(styles) % 5]),
                 )
                 for precision, filled in _precisions(keep):
-                    if precision not in runs[0]["bytes"]:
+                    if not all(precision in run["bytes"] for run in runs):
                         continue
                     size = spread([run["bytes"][precision] for run in runs]).mean
                     ax.errorbar(
