@@ -7,7 +7,6 @@ import collections
 import gc
 import logging
 import os
-import resource
 import shutil
 import sys
 import tempfile
@@ -69,17 +68,7 @@ def main() -> int:
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
     print(tally.table())
-    print(_largest_memory())
     return 1 if tally.findings else 0
-
-
-def _largest_memory() -> str:
-    """Say how much resident memory the largest child had."""
-    ours, theirs = (
-        resource.getrusage(whose).ru_maxrss / 1024
-        for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    )
-    return f"the largest child had {theirs:.0f} MB, this process {ours:.0f} MB"
 
 
 def run_cases(
@@ -140,10 +129,12 @@ class Tally:
         self.counts: Counter[Tuple[str, str]] = collections.Counter()
         self.findings: Counter[str] = collections.Counter()
         self._details: Dict[str, Outcome] = {}
+        self._resident = 0  # bytes, the most that a case added
 
     def add(self, ended: Ended) -> bool:
         """Count a case; whether it is a finding of a cause not seen before."""
         self.counts[ended.name, ended.outcome.kind] += 1
+        self._resident = max(self._resident, ended.outcome.resident)
         if time.monotonic() - self._shown > _PROGRESS_SECONDS:
             self._shown = time.monotonic()
             print(self._progress(), file=sys.stderr)
@@ -161,7 +152,8 @@ class Tally:
         for name in COMMANDS:
             row = (str(self.counts[name, kind] or "").rjust(11) for kind in kinds)
             lines.append(name.ljust(12) + "".join(row))
-        lines += ["", self._progress()]
+        most = f"the largest case added {self._resident >> 20} MB of memory"
+        lines += ["", self._progress(), most]
         for name, count in self.findings.most_common():
             outcome = self._details[name]
             lines.append(f"{count:6} {name}  {outcome.frame}  {outcome.detail[:120]!r}")

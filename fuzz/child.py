@@ -54,6 +54,7 @@ _NO_MEMORY = re.compile(
     r"MemoryError|bad_alloc|can't allocate memory|not enough memory|DefaultCPUAllocator"
     r"|Unable to allocate|Cannot allocate memory"
 )
+_CLEAR_REFS, _RESET_PEAK = Path("/proc/self/clear_refs"), "5"  # of VmHWM
 _TAIL = 2000  # characters of stderr that a result holds
 
 
@@ -61,6 +62,9 @@ _TAIL = 2000  # characters of stderr that a result holds
 class Limits:
     """What a case may use."""
 
+    # Bytes of physical memory that a case may add. The models of the corpus are small,
+    # so this is what SECURITY.md promises.
+    resident: int = 200 << 20
     memory: int = 600 << 20  # bytes of address space above those of the parent
     cpu_seconds: int = 5
     # Much longer than the CPU time: on a loaded machine a child gets a small part of a
@@ -76,6 +80,7 @@ class Outcome(NamedTuple):
     detail: str  # exception, signal or what else was seen
     frame: str  # innermost frame in the package or an installed library, if known
     stderr: str  # the end of it
+    resident: int = 0  # bytes of physical memory that the case added, if it ended
 
     @property
     def found(self) -> bool:
@@ -174,7 +179,7 @@ class Child:
         stdout, stderr = (_text(folder / name) for name in ("stdout", "stderr"))
         kind, detail = self._kind(folder, report, signal_number, stdout, stderr)
         frame = report.get("frame") or _dumped_frame(_text(folder / "stack"))
-        return Outcome(kind, detail, frame, stderr[-_TAIL:])
+        return Outcome(kind, detail, frame, stderr[-_TAIL:], report.get("resident", 0))
 
     def _kind(
         self,
@@ -208,6 +213,9 @@ class Child:
             return kind, error
         if _NO_MEMORY.search(stderr):
             return "memory", _NO_MEMORY.search(stderr)[0]
+        resident = report.get("resident", 0)
+        if resident > self._limits.resident:
+            return "memory", f"{resident >> 20} MB resident"
         status = report["status"]
         if status == 0:
             return "ok", ""
@@ -283,6 +291,8 @@ def _run(
         before = _files(folder)
         _redirect(folder)
         _limit(folder, limits)
+        _CLEAR_REFS.write_text(_RESET_PEAK)
+        before_resident = _resident("VmRSS")
     except BaseException:
         return {"broken": traceback.format_exc()}
     watch.folder = folder
@@ -300,11 +310,18 @@ def _run(
         report["frame"] = _innermost(traceback.extract_tb(error.__traceback__))
         traceback.print_exc()
     watch.folder = None
+    report["resident"] = _resident("VmHWM") - before_resident
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     report["status"] = (status if isinstance(status, int) else int(bool(status))) & 255
     return report
+
+
+def _resident(key: str) -> int:
+    """Bytes of physical memory: now (VmRSS), or the most since the reset (VmHWM)."""
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(rf"^{key}:\s+(\d+) kB$", status, re.M)[1]) << 10
 
 
 def _send(report: Dict[str, Any], pipe: int) -> None:

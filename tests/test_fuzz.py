@@ -139,6 +139,10 @@ def take_memory():
     bytearray(2 << 30)
 
 
+def touch_memory():
+    bytearray(b"x") * (250 << 20)
+
+
 def run_a_command():
     os.system(f"touch {MARKER}")
 
@@ -173,6 +177,7 @@ def show_a_secret():
         (hang, "hang"),
         (sleep, "hang"),
         (take_memory, "memory"),
+        (touch_memory, "memory"),
         (run_a_command, "executed"),
         (evaluate, "executed"),
         (open_the_canary, "executed"),
