@@ -23,7 +23,7 @@ from onelayer_lottery.conversion.from_checkpoint import ticket_from_checkpoint
 from onelayer_lottery.conversion.to_checkpoint import checkpoint_from_ticket
 from onelayer_lottery.conversion.to_model import baked_model
 from onelayer_lottery.core.frozen import digest, frozen_weight
-from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.errors import LotteryError, printable
 from onelayer_lottery.inference.engines import load_ticket
 from onelayer_lottery.text.subwords import build_bpe
 from onelayer_lottery.ticket.configuration import MODEL, TASK
@@ -493,3 +493,11 @@ def test_a_subword_model_that_fails_on_a_line_says_so():
     subwords = build_bpe(Bpe("gpt2", b'{"a": 1}\0#version\na b\n'))
     with pytest.raises(LotteryError, match=r"the subword model fails on 'xyz': KeyErr"):
         subwords.encode("xyz")
+
+
+def test_a_message_is_harmless_to_a_terminal():
+    assert printable("a\x1b[2J\u2028b\nc\td") == "a\\x1b[2J\\u2028b\nc\\td"
+
+
+def test_a_long_message_is_cut():
+    assert printable("x" * 5000) == "x" * 3000 + "... (2,000 more characters)"

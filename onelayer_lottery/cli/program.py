@@ -25,7 +25,7 @@ from onelayer_lottery.cli import (
     text,
     tickets,
 )
-from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.errors import LotteryError, printable
 
 _README = "README.md says how, under Install"
 _EXPERIMENTS = "pip install onelayer_lottery[experiments]"
@@ -56,7 +56,7 @@ def main(argv: Optional[List[str]] = None) -> int:
             finally:
                 sys.stdout.flush()
     except LotteryError as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        print(printable(f"{name}: {error}"), file=sys.stderr)
         _drop_output()
         return 1
     except ModuleNotFoundError as error:
