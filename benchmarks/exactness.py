@@ -109,22 +109,18 @@ def result(options: argparse.Namespace, name: str) -> Dict[str, Any]:
     lines = read_lines(options.data / "text" / "test.de")
     ours = load_ticket(ticket, engine="ctranslate2", threads=1)
     theirs = load_ticket(ticket, engine="fairseq", threads=1)
-    rows = [ours._encode(line, say) for line in lines]
-    found = [
-        [ours._number[name] for name in result.hypotheses[0]]
-        for result in ours._search(rows, 5)
-    ]
-    sources = [theirs._encode(line, say) for line in lines]
-    best = [hypotheses[0] for hypotheses in theirs._generate(sources, 5)]
-    wanted = [row["tokens"].tolist()[:-1] for row in best]
+    rows = [ours.encode(line, warn=say) for line in lines]
+    found = [best.symbols for best in ours.search(rows, beam=5)]
+    best = theirs.search(rows, beam=5)
+    wanted = [hypothesis.symbols for hypothesis in best]
     rescored = ours._engine.score_batch(
         [[ours._names[symbol] for symbol in row] for row in rows],
         [[ours._names[symbol] for symbol in row] for row in wanted],
         max_input_length=0,
     )
     gaps = [
-        abs(float(np.mean(score.log_probs)) - float(row["score"]))
-        for score, row in zip(rescored, best)
+        abs(float(np.mean(score.log_probs)) - hypothesis.score)
+        for score, hypothesis in zip(rescored, best)
     ]
     at_limit = [max(map(len, pair)) >= LIMIT for pair in zip(found, wanted)]
     same = [one == other for one, other in zip(found, wanted)]

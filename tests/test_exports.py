@@ -278,12 +278,10 @@ def check_translator(transformers, folder, ticket, lines):
             )
         wanted = translator.model.get_normalized_probs(out, log_probs=True)[0]
         assert np.array(rows) == pytest.approx(wanted.numpy(), abs=1e-4)
-    found = translator._generate([torch.tensor(source) for source, _ in pairs], 5)
-    best = [hypotheses[0]["tokens"] for hypotheses in found]
-    assert [row[1:] for row in generated] == [row.tolist() for row in best]
-    text_of = translator._fairseq
-    assert symbols == [text_of.encode(line).tolist() for line in lines]
-    assert text == [text_of.decode(row) for row in best]
+    found = translator.search([source for source, _ in pairs], beam=5)
+    assert [row[1:] for row in generated] == [[*best.symbols, 2] for best in found]
+    assert symbols == [translator.encode(line) for line in lines]
+    assert text == [translator._decode(best) for best in found]
     return name
 
 

@@ -7,7 +7,10 @@ from importlib import import_module
 from typing import Any, Callable
 
 from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.runtime.classifier import Classifier, PairClassifier
 from onelayer_lottery.runtime.ctranslate2_model import COMPUTE, unsupported
+from onelayer_lottery.runtime.language_model import LanguageModel, TextModel
+from onelayer_lottery.runtime.translator import LineTranslator, Translator
 from onelayer_lottery.runtime.weights import ticket_model
 from onelayer_lottery.ticket.format import Ticket, read_ticket
 from onelayer_lottery.ticket.tasks import (
@@ -26,6 +29,9 @@ _INSTALL = {
 }
 
 
+Warn = Callable[[str], None]
+
+
 def load_ticket(
     path: os.PathLike | str,
     *,
@@ -33,8 +39,8 @@ def load_ticket(
     compute: str = "float32",
     threads: int = 0,
     batch: int = 0,
-    warn: Callable[[str], None] = lambda line: None,
-) -> Any:
+    warn: Warn = lambda line: None,
+) -> LineTranslator:
     """Read a ticket and make it ready to translate.
 
     >>> load_ticket("model.ticket").translate(["ein hund schläft ."])
@@ -44,12 +50,10 @@ def load_ticket(
     and rounds weights. ``threads`` and ``batch``, in sentences, are chosen if 0.
     """
     ticket = _read(path, TRANSLATION)
-    chosen = _choose(ticket, engine, compute, warn)
-    if chosen == "fairseq":
-        module = _fairseq("inference.fairseq_translator")
-        return module.Translator(ticket, threads=threads, batch=batch)
-    module = import_module("onelayer_lottery.runtime.translator")
-    return module.Translator(ticket, compute=compute, threads=threads, batch=batch)
+    options = {"threads": threads, "batch": batch}
+    if _choose(ticket, engine, compute, warn) == "fairseq":
+        return _fairseq("inference.fairseq_translator").Translator(ticket, **options)
+    return Translator(ticket, compute=compute, **options)
 
 
 def load_classifier(
@@ -58,8 +62,8 @@ def load_classifier(
     engine: str = "auto",
     compute: str = "float32",
     threads: int = 0,
-    warn: Callable[[str], None] = lambda line: None,
-) -> Any:
+    warn: Warn = lambda line: None,
+) -> PairClassifier:
     """Read a ticket of a model for sentence pairs and make it ready.
 
     >>> load_classifier("model.ticket").classify([("A dog sleeps.", "A dog rests.")])
@@ -67,12 +71,10 @@ def load_classifier(
     The options are those of ``load_ticket``.
     """
     ticket = _read(path, SENTENCE_PREDICTION)
-    chosen = _choose(ticket, engine, compute, warn)
-    if chosen == "fairseq":
+    if _choose(ticket, engine, compute, warn) == "fairseq":
         module = _fairseq("inference.fairseq_classifier")
         return module.Classifier(ticket, threads=threads)
-    module = import_module("onelayer_lottery.runtime.classifier")
-    return module.Classifier(ticket, compute=compute, threads=threads)
+    return Classifier(ticket, compute=compute, threads=threads)
 
 
 def load_language_model(
@@ -81,8 +83,8 @@ def load_language_model(
     engine: str = "auto",
     compute: str = "float32",
     threads: int = 0,
-    warn: Callable[[str], None] = lambda line: None,
-) -> Any:
+    warn: Warn = lambda line: None,
+) -> TextModel:
     """Read a ticket of a language model and make it ready.
 
     >>> model = load_language_model("model.ticket")
@@ -92,12 +94,9 @@ def load_language_model(
     The options are those of ``load_ticket``.
     """
     ticket = _read(path, LANGUAGE_MODELING)
-    chosen = _choose(ticket, engine, compute, warn)
-    if chosen == "fairseq":
-        module = _fairseq("inference.fairseq_lm")
-        return module.LanguageModel(ticket, threads=threads)
-    module = import_module("onelayer_lottery.runtime.language_model")
-    return module.LanguageModel(ticket, compute=compute, threads=threads)
+    if _choose(ticket, engine, compute, warn) == "fairseq":
+        return _fairseq("inference.fairseq_lm").LanguageModel(ticket, threads=threads)
+    return LanguageModel(ticket, compute=compute, threads=threads)
 
 
 def check_weights(ticket: Ticket) -> int:
@@ -120,9 +119,7 @@ def _read(path: os.PathLike | str, wanted: Task) -> Ticket:
     return ticket
 
 
-def _choose(
-    ticket: Ticket, engine: str, compute: str, warn: Callable[[str], None]
-) -> str:
+def _choose(ticket: Ticket, engine: str, compute: str, warn: Warn) -> str:
     for name, value, choices in (
         ("engine", engine, ENGINES),
         ("compute", compute, COMPUTE),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from argparse import Namespace
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Dict, List
 
 import torch
 from fairseq.dataclass.configs import DatasetConfig, GenerationConfig
@@ -15,20 +15,28 @@ from omegaconf import OmegaConf
 
 from onelayer_lottery.conversion.to_model import working_model
 from onelayer_lottery.errors import LotteryError, quote
-from onelayer_lottery.text.pipeline import text_pipeline
+from onelayer_lottery.runtime.translator import Hypothesis, LineTranslator
+from onelayer_lottery.text.dictionary import read_symbols
 from onelayer_lottery.ticket.format import Ticket
 from onelayer_lottery.ticket.tasks import TRANSLATION
 
 _BATCH = 64  # sentences: more takes several times the memory
 
 
-class Translator:
-    """Beam search over the model that a ticket gives."""
+class Translator(LineTranslator):
+    """The model run by fairseq: its own wherever it has such a model."""
 
     def __init__(self, ticket: Ticket, *, threads: int = 0, batch: int = 0):
         if threads:
             torch.set_num_threads(threads)
-        model, dictionaries = working_model(ticket)
+        self._batch = batch or _BATCH
+        super().__init__(ticket)
+
+    def _load(self, ticket: Ticket) -> None:
+        self.model, dictionaries = working_model(ticket)
+        self._source, self._target = (
+            read_symbols(ticket.dictionaries[side]) for side in ("source", "target")
+        )
         task = TranslationTask(
             TranslationConfig(**_task_flags(ticket)),
             dictionaries.source_dictionary,
@@ -39,55 +47,31 @@ class Translator:
             dataset=OmegaConf.structured(
                 DatasetConfig(
                     max_tokens=6000,
-                    batch_size=batch or _BATCH,
+                    batch_size=self._batch,
                     required_batch_size_multiple=1,
                 )
             ),
             tokenizer=None,
             bpe=None,
         )
-        self._fairseq = GeneratorHubInterface(settings, task, [model])
-        self._fairseq.bpe = text_pipeline(ticket)
-        self.model = model
+        self._fairseq = GeneratorHubInterface(settings, task, [self.model])
+        self._longest = self._fairseq.max_positions[0]
         _return_memory()
 
-    def translate(
-        self,
-        sentences: List[str],
-        *,
-        beam: int = 5,
-        warn: Callable[[str], None] = lambda line: None,
-    ) -> List[str]:
-        """Translate sentences, raw text in and out; an empty one stays empty."""
-        sources = [self._encode(text, warn) for text in sentences]
-        present = [source for source in sources if source is not None]
-        found = iter(self._generate(present, beam) if present else [])
-        return [
-            "" if source is None else self._fairseq.decode(next(found)[0]["tokens"])
-            for source in sources
-        ]
-
-    def _generate(self, sources: List[torch.Tensor], beam: int) -> List[Any]:
+    def search(self, sources: List[List[int]], *, beam: int) -> List[Hypothesis]:
         try:
-            return self._fairseq.generate(sources, beam=beam)
+            found = self._fairseq.generate(
+                [torch.tensor(source) for source in sources], beam=beam
+            )
         except (AssertionError, IndexError, RuntimeError) as error:
             # Weights that overflow leave beam search without a hypothesis.
             raise LotteryError(
                 f"the model breaks down in beam search: {quote(error)}"
             ) from None
-
-    def _encode(self, text: str, warn: Callable[[str], None]) -> Optional[torch.Tensor]:
-        if not text.strip():
-            return None
-        tokens = self._fairseq.encode(text)
-        longest = self._fairseq.max_positions[0]
-        if len(tokens) > longest:
-            warn(
-                f"a line of {len(tokens)} symbols is longer than the {longest} that the"
-                f" model reads; its end is left out: {quote(text[:60])}"
-            )
-            tokens = torch.cat([tokens[: longest - 1], tokens[-1:]])
-        return tokens
+        return [
+            Hypothesis(best["tokens"].tolist()[:-1], float(best["score"]))
+            for best, *_ in found
+        ]
 
 
 def _task_flags(ticket: Ticket) -> Dict[str, Any]:
