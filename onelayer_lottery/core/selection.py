@@ -100,6 +100,8 @@ class Selection:
             rows = zip(*map(self._of_slabs, (digit, bin_of_0, *known)))
             for counts, (part, offset, *pairs) in zip(of_slabs, rows):
                 index = part + offset
+                # A score that does not agree adds 0 to the bin of its own digit. In
+                # one bin for all of these, additions would wait for each other.
                 agrees = self.one.expand(index.shape)
                 if pairs:
                     agrees = torch.empty_like(index)
