@@ -2,10 +2,13 @@
 
 import math
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
+from conftest import ROOT
 from stock import build, build_roberta, build_tiny, translation_task
 
 from onelayer_lottery.frozen.gains import gain_of, gains_text, parse_gains
@@ -253,6 +256,27 @@ def frequencies(fairseq):
             counts[symbol] = counts.get(symbol, 0) + 1
     total = sum(counts.values())
     return -sum(n / total * math.log2(n / total) for n in counts.values())
+
+
+def test_updates_change_sums_alike_at_every_width_with_the_rule_only(fairseq):
+    script = ROOT / "examples" / "learning" / "updates.py"
+    words = [sys.executable, script, fairseq.folder / "data-bin", "--updates", "2"]
+    words += ["--widths", "32", "256", "--depths", "2", "8", "--sentences", "12"]
+    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    cells = [line.strip("| ").split(" | ") for line in done.stdout.splitlines()]
+    rows = {
+        row[0]: [float(cell) for cell in row[1:]] for row in cells if "0." in row[-1]
+    }
+    layers = slice(1, 4)  # v and out, fc1, fc2
+
+    def growth(scores: str) -> float:
+        narrow, wide = (rows[f"--mask-scores {scores}, width {w}"] for w in (32, 256))
+        return sum(wide[layers]) / sum(narrow[layers])
+
+    assert growth("fan-in") > 1.5
+    assert 0.5 < growth("width") < 1.2
+    one_gain, by_depth = (rows[r] for r in ("--mask-gain 0.5", "gains by depth"))
+    assert by_depth[1] / by_depth[0] < one_gain[1] / one_gain[0]
 
 
 LEARNING = [name for name in PRESETS if name not in ("paper-text", "best-from-dense")]
