@@ -3,17 +3,22 @@
 import re
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 from conftest import ROOT, Fairseq
 from warm import warm
 
-from onelayer_lottery.checkpoint.reading import load_checkpoint
+from onelayer_lottery.checkpoint.reading import load_checkpoint, save_checkpoint
 from onelayer_lottery.cli import main
 from onelayer_lottery.core.fitting import fit
 from onelayer_lottery.core.frozen import frozen_weight
 from onelayer_lottery.core.modules import first_scales
+
+sys.path.insert(0, str(ROOT / "examples" / "learning"))
+from quantise import rounded
 
 SIGNED = ("--mask-init", "signed-constant")
 
@@ -83,7 +88,7 @@ def test_the_preset_from_dense_starts_from_a_model(fairseq, dense):
     assert "encoder.layers.0.fc1.masked.scales.0" in load_checkpoint(path)["model"]
 
 
-def script(name, *words):
+def script_of(name, *words):
     path = ROOT / "examples" / "learning" / f"{name}.py"
     return subprocess.run(
         [str(warm("python")), path, *map(str, words)],
@@ -95,7 +100,7 @@ def script(name, *words):
 
 def test_a_dense_model_is_rounded_to_few_bits(fairseq, dense):
     rounded = fairseq.folder / "rounded.pt"
-    done = script("quantise", dense, "--bits", 4, "--group", 16, "-o", rounded)
+    done = script_of("quantise", dense, "--bits", 4, "--group", 16, "-o", rounded)
     assert done.returncode == 0, done.stderr
     theirs, ours = (load_checkpoint(path)["model"] for path in (dense, rounded))
     name = "encoder.layers.0.fc1.weight"
@@ -109,14 +114,60 @@ def test_a_dense_model_is_rounded_to_few_bits(fairseq, dense):
     expected = matrices // 2 + matrices // 16 * 2 + 4 * rest
     assert done.stdout.split() == ["4", "bits:", f"{expected:,}", "bytes"]
     assert fairseq.generate("data-bin", rounded).lines("H")
-    again = script("quantise", dense, "--bits", 4, "-o", rounded)
+    again = script_of("quantise", dense, "--bits", 4, "-o", rounded)
     assert again.returncode == 1
     assert "rounded.pt exists, pass --force" in again.stderr
 
 
+def test_ternary_weights_lie_near_a_matrix_and_round_to_themselves():
+    matrix = torch.randn(6, 50, generator=torch.Generator().manual_seed(1))
+    values, size = rounded(matrix, bits=2, group=0)
+    assert all(len(row.unique()) == 3 for row in values)
+    assert size == 6 * 50 // 5 + 2 * 6
+    # Normal weights lose a fifth of their power in three values, a third in two.
+    assert 0.15 < ((values - matrix).pow(2).sum() / matrix.pow(2).sum()).item() < 0.25
+    assert torch.equal(rounded(values, bits=2, group=0)[0], values)
+
+
+def test_a_dense_model_is_trained_on_with_few_bits(fairseq, dense, monkeypatch):
+    monkeypatch.setenv("PYTHON", str(warm("python")))
+    data, out = fairseq.folder / "data-bin", fairseq.folder / "low-bits"
+    reference = data / "reference.en"
+    reference.write_bytes((fairseq.folder / "test.en").read_bytes())
+    flags = ["--encoder-embed-dim", 32, "--encoder-ffn-embed-dim", 48]
+    flags += ["--decoder-embed-dim", 32, "--decoder-ffn-embed-dim", 48]
+    flags += ["--encoder-layers", 2, "--decoder-layers", 2, "--warmup-updates", 1]
+    script = ROOT / "examples" / "learning" / "low_bits.sh"
+    words = [data, dense, 2, 1, out, *flags, "--max-update", 3]
+    done = fairseq.run(script, *words, user_dir=False, start=Path)
+    assert re.fullmatch(r"nll_loss [0-9.]+\n[0-9.]+\n", done.out)
+    # The trained weights, rounded, are the model that translates.
+    state = load_checkpoint(out / "checkpoint_best.pt")
+    original = ".parametrizations.weight.original"
+    tensors = state["model"].items()
+    state["model"] = {name.replace(original, ".weight"): t for name, t in tensors}
+    first = load_checkpoint(dense)["model"]
+    assert state["model"].keys() == first.keys()
+    assert not any(
+        torch.equal(tensor, first[name])
+        for name, tensor in state["model"].items()
+        if tensor.dim() == 2
+    )
+    state["cfg"]["model"].arch = state["cfg"]["model"]._name = "transformer"
+    save_checkpoint(state, out / "stock.pt", force=False)
+    quantised = script_of("quantise", out / "stock.pt", "--bits", 2, "-o", out / "2.pt")
+    assert quantised.returncode == 0, quantised.stderr
+    theirs = fairseq.generate("data-bin", out / "2.pt")
+    flags = ["--user-dir", script.with_suffix("")]
+    ours = fairseq.generate(
+        "data-bin", out / "checkpoint_best.pt", *flags, user_dir=False
+    )
+    assert ours.lines("H") == theirs.lines("H") != []
+
+
 def test_targets_become_the_translations_of_a_teacher(fairseq, dense):
     data, out = fairseq.folder / "data-bin", fairseq.folder / "data-of-a-teacher"
-    done = script(
+    done = script_of(
         "translate_targets", data, "--teacher", dense, "--out", out, "--beam", 2
     )
     assert done.returncode == 0, done.stderr
@@ -137,7 +188,7 @@ def test_targets_become_the_translations_of_a_teacher(fairseq, dense):
 
 def test_what_branches_add_to_the_residual_is_measured(fairseq, trained):
     data = fairseq.folder / "data-bin"
-    done = script("residuals", trained / "checkpoint_best.pt", data)
+    done = script_of("residuals", trained / "checkpoint_best.pt", data)
     assert done.returncode == 0, done.stderr
     rows = [row.split(" | ") for row in done.stdout.splitlines()[2:]]
     assert len(rows) == 2 * (2 + 3)  # branches of a layer, at the start and trained
@@ -185,7 +236,7 @@ def test_what_cannot_be_distilled_is_said_in_a_sentence(fairseq, dense):
         ((data, "--teacher", dense, "--out", data), "exists: give a new folder"),
         ((out.parent, "--teacher", dense, "--out", out), "has no train.SOURCE-TARGET"),
     ):
-        done = script("translate_targets", *words)
+        done = script_of("translate_targets", *words)
         assert done.returncode == 1
         assert sentence in done.stderr
         assert "Traceback" not in done.stderr

@@ -4,8 +4,11 @@
 
 Every matrix is rounded to the nearest of 2^bits - 1 values, symmetric around zero, with
 one 16-bit scale for each run of --group values of a row (0: the whole row); the rest
-(norms, biases) stays at 32 bits. The rounded model is written as a checkpoint that
-stock fairseq loads, and the bytes that it would take are printed.
+(norms, biases) stays at 32 bits. The largest weight of a run sets its scale, but not
+with 2 bits: there a weight below 0.7 times the mean magnitude becomes 0, and the scale
+is the mean of the others, as in ternary weight networks. The rounded model is written
+as a checkpoint that stock fairseq loads, and the bytes that it would take are printed:
+five ternary weights share a byte.
 """
 
 from __future__ import annotations
@@ -25,11 +28,18 @@ def rounded(matrix: Tensor, bits: int, group: int) -> Tuple[Tensor, int]:
     rows, columns = matrix.shape
     length = group if group and columns % group == 0 else columns
     runs = matrix.float().reshape(-1, length)
+    magnitude, scales = runs.abs(), 2 * len(runs)  # bytes
+    if bits == 2:
+        large = magnitude > 0.7 * magnitude.mean(1, keepdim=True)
+        total = (magnitude * large).sum(1, keepdim=True)
+        scale = (total / large.sum(1, keepdim=True).clamp_min(1)).half().float()
+        values = runs.sign() * large * scale
+        return values.view(rows, columns), -(-matrix.numel() // 5) + scales
     largest = 2 ** (bits - 1) - 1
-    scale = (runs.abs().amax(1, keepdim=True) / largest).half().float()
+    scale = (magnitude.amax(1, keepdim=True) / largest).half().float()
     codes = (runs / scale.clamp_min(1e-12)).round().clamp(-largest, largest)
     values = (codes * scale).view(rows, columns)
-    return values, matrix.numel() * bits // 8 + 2 * len(runs)
+    return values, matrix.numel() * bits // 8 + scales
 
 
 def rounded_model(
