@@ -35,7 +35,14 @@ def result(variant, seed, bleu):
     ]
     return {
         **{"id": f"{variant}{seed}", "status": "finished", "variant": variant},
-        **{"seed": seed, "bleu": bleu, "curve": points, "weights": {"values": 1000}},
+        **{
+            "seed": seed,
+            "bleu": bleu,
+            "curve": points,
+            "weights": {"values": 1000},
+            "bytes": {"fp32": 4000},
+            "config": {"train": {}},
+        },
     }
 
 
@@ -65,6 +72,37 @@ def test_the_script_prints_a_table_and_draws_what_is_there(tmp_path):
     assert "| 40 | 0.667 ±0.105 |" in trained
     png = tmp_path / "bleu_and_loss_by_seconds.png"
     assert png.read_bytes().startswith(b"\x89PNG")
+
+
+def test_language_models_have_bits_and_a_line_for_each_fraction_kept(tmp_path):
+    point = {"epoch": 1, "update": 10, "loss": 3.0}
+    base = {"status": "finished", "seed": 1, "curve": [point]}
+    kept = {"masks": 2, "positions": 90, "trained": 0}
+    runs = [
+        {
+            **{**base, "id": keep, "variant": "one-layer", "bits_per_character": 2.5},
+            "weights": kept,
+            "bytes": {"ticket_without_dictionaries": 12},
+            "config": {"train": {"mask-keep": keep}},
+        }
+        for keep in ("0.5", "0.3")
+    ]
+    lines = "".join(json.dumps(run) + "\n" for run in runs)
+    (tmp_path / "results.jsonl").write_text(lines, encoding="utf-8")
+    (tmp_path / "times.json").write_text('{"seconds": {"one-layer": 0.5}}')
+    words = [FOLDER / "curves.py", tmp_path, tmp_path / "times.json", "-o", tmp_path]
+    words += ["--grid", ROOT / "examples" / "lm" / "grid.yaml"]
+    done = subprocess.run(
+        [str(warm("python")), *map(str, words)],
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    first, second = done.stdout.splitlines()[2:]
+    end = " | 1 | 2.500 | 3.000 | 0.500 | 5 | 1.000 | 90 | 12 |"
+    assert first == f"| one-layer, keep 0.3{end}"
+    assert second == f"| one-layer, keep 0.5{end}"
+    assert (tmp_path / "loss_by_seconds.png").is_file()
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
     python examples/reservoir/times.py DATA-BIN -o examples/reservoir/times.json
 
+--grid names another grid than that of this folder.
 Trainings of a sweep share a machine with each other and with whatever else runs, so
 their wall-clock times cannot be compared. Here every variant makes an update on the
 same batch of the training data in each round, in an order that is reversed every other
@@ -46,10 +47,11 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("-o", "--output", type=Path, default=Path("times.json"))
     parser.add_argument("--rounds", type=int, default=61)
+    parser.add_argument("--grid", type=Path, default=HERE / "grid.yaml")
     words = parser.parse_args()
     torch.set_num_threads(1)
     hush_fairseq()
-    grid = read_grid(HERE / "grid.yaml", data=words.data)
+    grid = read_grid(words.grid, data=words.data)
     runs = {run.variant: run for run in grid.runs}
     trainers = {v.name: build_trainer(runs[v.name], words.data) for v in grid.variants}
     batches = training_batches(next(iter(trainers.values())))
