@@ -72,6 +72,8 @@ def stock_flags(configuration: Configuration) -> Namespace:
             {f"{side}_{n}": flags.get(f"{side}_{n}", False) for n in _SIDE_OFF}
         )
     flags.update(given)
+    if family != "transformer":
+        flags["share_all_embeddings"] = False  # one side only: fairseq ignores it
     if family == "transformer_lm":
         flags["decoder_normalize_before"] = True  # whatever else is given
         _add_lengths(flags, configuration.task)
