@@ -21,19 +21,26 @@ FLAGS = (
     *("--save-interval-updates", 5),
 )
 
+TOGETHER = (
+    *("--distributed-world-size", 2, "--distributed-no-spawn"),
+    *("--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp"),
+)
+
+
+EACH = ("--load-checkpoint-on-all-dp-ranks",)
+
+
+def port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
 
 @pytest.fixture(scope="module")
 def trainings(fairseq, tmp_path_factory):
     """On one process and on two that share the work, and how far they get."""
     folder = tmp_path_factory.mktemp("processes")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    together = (
-        *("--distributed-world-size", 2, "--distributed-no-spawn"),
-        *("--distributed-init-method", f"tcp://127.0.0.1:{port}"),
-        *("--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp"),
-    )
+    together = (*TOGETHER, "--distributed-init-method", f"tcp://127.0.0.1:{port()}")
     forked = ForkedFairseq(fairseq)
 
     def train(name, *flags):
@@ -47,6 +54,9 @@ def trainings(fairseq, tmp_path_factory):
     for count, ranks in ways.items():
         run(ranks)
         (folder / "run").rename(folder / f"through{count}")
+    ways["2, each reads"] = [
+        train(f"each{n}", *together, "--distributed-rank", n, *EACH) for n in range(2)
+    ]
     return folder, ways
 
 
@@ -90,3 +100,16 @@ def test_a_training_goes_on_with_other_processes(trainings, before, now):
     shutil.rmtree(folder / "run")
     moved = f"continuing after 2 batches of epoch 2, on {now} processes instead of"
     assert (moved in ways[now][0].log.read_text("utf-8")) == (before != now)
+
+
+@pytest.mark.parametrize("way", [2, "2, each reads"])
+def test_two_processes_go_on_from_a_torn_last_checkpoint(trainings, way):
+    """The first replaces it, and the other waits for that."""
+    folder, ways = trainings
+    (folder / "run").mkdir()
+    whole = folder / "through2" / "checkpoint_2_5.pt"
+    shutil.copy(whole, folder / "run")
+    (folder / "run" / LAST).write_bytes(whole.read_bytes()[:-1000])
+    run(ways[way])
+    assert_same_updates(folder / "run" / LAST, folder / "through1" / LAST)
+    shutil.rmtree(folder / "run")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator
 
 from fairseq import checkpoint_utils
+from fairseq.distributed.utils import broadcast_object
 
 from onelayer_lottery.checkpoint.torn import LAST, mend_last
 
@@ -29,8 +30,10 @@ def watch_resuming() -> None:
     def load_checkpoint(cfg: Any, trainer: Any, **options: Any) -> Any:
         if not hasattr(getattr(trainer, "_model", None), "mask_config"):
             return load(cfg, trainer, **options)
-        if cfg.restore_file == LAST and trainer.is_data_parallel_master:
-            mend_last(Path(cfg.save_dir))
+        if cfg.restore_file == LAST:
+            if trainer.is_data_parallel_master:
+                mend_last(Path(cfg.save_dir))
+            _wait_for_master(trainer)
         with same_batches(trainer.task), _same_place(trainer):
             loaded = load(cfg, trainer, **options)
         done, most = trainer.get_num_updates(), trainer.cfg.optimization.max_update
@@ -94,6 +97,13 @@ def _same_place(trainer: Any) -> Iterator[None]:
 
     with _replaced(checkpoint_utils, "load_checkpoint_to_cpu", load_checkpoint_to_cpu):
         yield
+
+
+def _wait_for_master(trainer: Any) -> None:
+    """Wait until the first process has replaced what others may read too."""
+    if trainer.data_parallel_world_size > 1 and not trainer.tpu:
+        group = trainer.data_parallel_process_group
+        broadcast_object(None, src_rank=0, group=group, dist_device=trainer.device)
 
 
 def _move(state: Dict[str, Any], trainer: Any) -> None:
