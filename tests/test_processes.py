@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
 import shutil
+import signal
 import socket
+import subprocess
+import time
 
 import pytest
 import torch
+from conftest import USER_DIR, Fairseq
 from forks import ForkedFairseq
+from warm import real, warm
 
 from onelayer_lottery.checkpoint.reading import load_checkpoint
 
@@ -113,3 +121,58 @@ def test_two_processes_go_on_from_a_torn_last_checkpoint(trainings, way):
     run(ways[way])
     assert_same_updates(folder / "run" / LAST, folder / "through1" / LAST)
     shutil.rmtree(folder / "run")
+
+
+class Torchrun(Fairseq):
+    """Starts each training as two processes under torchrun."""
+
+    def __init__(self, fairseq):
+        self.folder = fairseq.folder
+
+    def run(self, command, *arguments, log):
+        words = [warm(command), *arguments, "--user-dir", USER_DIR]
+        script = log.with_suffix(".sh")
+        script.write_text(
+            f"echo $$ > {shlex.quote(str(log))}.$RANK\n"
+            f"exec {shlex.join(map(str, words))} --distributed-rank $RANK\n"
+        )
+        torchrun = [real("torchrun"), "--nproc_per_node", 2, "--no-python"]
+        torchrun += ["--master_addr", "127.0.0.1", "--master_port", port()]
+        with log.open("wb") as file:
+            return subprocess.Popen(
+                [*map(str, torchrun), "sh", str(script)],
+                cwd=self.folder,
+                stdout=file,
+                stderr=file,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+            )
+
+
+@pytest.mark.parametrize("killed", ["torchrun", "rank 1"])
+def test_a_training_of_torchrun_goes_on_after_a_kill(
+    trainings, fairseq, tmp_path, killed
+):
+    """By SIGTERM to all, as a cluster stops a job, or by SIGKILL to one of two."""
+    through, _ = trainings
+    folder, log = tmp_path / "run", tmp_path / "log"
+
+    def start():
+        environment = ("--distributed-init-method", "env://")
+        flags = (*FLAGS, *TOGETHER, *environment)
+        return Torchrun(fairseq).train("data-bin", folder, *flags, log=log)
+
+    for _ in range(5):  # it may end before it is killed
+        process = start()
+        while process.poll() is None and not (folder / "checkpoint_2_5.pt").exists():
+            time.sleep(0.005)
+        if killed == "torchrun":
+            process.terminate()
+        else:
+            os.kill(int(log.with_suffix(".1").read_text()), signal.SIGKILL)
+        if process.wait() and not (folder / "checkpoint3.pt").exists():
+            break
+        shutil.rmtree(folder)
+    assert start().wait() == 0, log.read_text("utf-8")[-4000:]
+    loaded = r"Loaded checkpoint \S*checkpoint_last.pt \(epoch [23] @ [458] updates\)"
+    assert re.search(loaded, log.read_text("utf-8"))
+    assert_same_updates(folder / LAST, through / "through1" / LAST)
