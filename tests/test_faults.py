@@ -1,5 +1,6 @@
 """What goes wrong around a command: full disks, killed parents, refusing clusters."""
 
+import json
 import os
 import resource
 import shutil
@@ -14,7 +15,11 @@ import torch
 from onelayer_lottery.checkpoint.reading import load_checkpoint, save_checkpoint
 from onelayer_lottery.checkpoint.torn import LAST, UNREADABLE, mend_last
 from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.experiments.results import read_results
+from onelayer_lottery.experiments.sweep.grid import read_grid
 from onelayer_lottery.experiments.sweep.launch import Submitit
+from onelayer_lottery.experiments.sweep.run import RESULT, TASK
+from onelayer_lottery.experiments.sweep.schedule import sweep
 
 
 @pytest.fixture
@@ -81,6 +86,46 @@ def test_a_cluster_that_refuses_a_job_is_told_in_a_sentence(tmp_path):
         "--launcher cannot start a job: sbatch: error: Invalid generic resource (gres);"
         " see --launcher-option, such as gpus_per_node=0 on a cluster without GPUs"
     )
+
+
+class FullQueue:
+    """Takes one job, which ends with a result, and refuses any further one."""
+
+    def __init__(self):
+        self.folder, self.asked, self.stopped = None, 0, []
+
+    def start(self, folder, lock):
+        if self.folder:
+            raise LotteryError("--launcher cannot start a job: the queue is full")
+        self.folder = folder
+        return folder
+
+    def status(self, folder):
+        self.asked += 1
+        if self.asked < 3:
+            return None
+        task = json.loads((folder / TASK).read_text("utf-8"))
+        result = {name: task[name] for name in ("id", "variant", "seed", "config")}
+        result.update(status="finished", seconds={"train": 1})
+        (folder / RESULT).write_text(json.dumps(result), "utf-8")
+        return 0
+
+    def stop(self, jobs):
+        self.stopped += jobs
+
+
+def test_jobs_that_run_continue_when_a_cluster_refuses_another(fairseq, tmp_path):
+    data = fairseq.folder / "data-bin"
+    (tmp_path / "grid.yaml").write_text(
+        "base: {arch: transformer, max-update: 1, max-tokens: 100, optimizer: adam}\n"
+        "variants: {a: {}, b: {dropout: 0}, c: {dropout: 0.5}}\n"
+    )
+    grid, queue = read_grid(tmp_path / "grid.yaml", data=data), FullQueue()
+    assert len(sweep(grid, tmp_path / "runs", launcher=queue, jobs=2, cpu=True)) == 2
+    results = read_results(tmp_path / "runs").values()
+    statuses = {result["variant"]: result["status"] for result in results}
+    assert statuses == {"a": "finished", "b": "failed", "c": "failed"}
+    assert queue.stopped == []
 
 
 def resumed(fairseq, trained, folder, *flags):
