@@ -14,6 +14,7 @@ import time
 
 import pytest
 from conftest import ROOT
+from warm import warm
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "scontrol")
 PATH = os.pathsep.join([os.environ["PATH"], "/usr/sbin"])
@@ -119,10 +120,17 @@ class Slurm:
 
 
 @pytest.fixture(scope="module")
-def slurm(tmp_path_factory):
+def cluster(tmp_path_factory):
     cluster = Slurm(tmp_path_factory.mktemp("slurm"))
     yield cluster
     cluster.stop()
+
+
+@pytest.fixture
+def slurm(cluster):
+    """The cluster, when the jobs of an earlier test have left its queue."""
+    cluster.wait_for("", "squeue", "--noheader")
+    return cluster
 
 
 GRID = """
@@ -139,6 +147,7 @@ base:
   max-tokens: 2400
   max-update: 3
   num-workers: 0
+generate: no
 variants: VARIANTS
 """
 
@@ -150,13 +159,13 @@ class Sweep:
         self.slurm, self.out = slurm, folder / "runs"
         text = GRID.replace("DATA", str(fairseq.folder / "data-bin"))
         (folder / "grid.yaml").write_text(text.replace("VARIANTS", variants))
-        self.words = [sys.executable, "-m", "onelayer_lottery.cli", "sweep"]
+        self.words = ["-m", "onelayer_lottery.cli", "sweep"]
         self.words += [str(folder / "grid.yaml"), "--out", str(self.out)]
         self.words += ["--launcher", "slurm"]
 
-    def start(self, *options):
+    def start(self, *options, python=None):
         return subprocess.Popen(
-            [*self.words, *options],
+            [str(python or warm("python")), *self.words, *options],
             stderr=subprocess.PIPE,
             encoding="utf-8",
             env=self.slurm.environment,
@@ -222,7 +231,8 @@ def test_jobs_wait_for_a_drained_node_and_run_once_though_the_sweep_is_killed(
 
 
 def test_a_stopped_sweep_takes_its_jobs_with_it(slurm, fairseq, tmp_path):
-    process = Sweep(slurm, fairseq, tmp_path, "{a: {}}").start(*WITHOUT_GPU)
+    sweep = Sweep(slurm, fairseq, tmp_path, "{a: {}}")
+    process = sweep.start(*WITHOUT_GPU, python=sys.executable)
     wait_for_jobs(slurm, 1, "RUNNING")
     process.send_signal(signal.SIGTERM)
     assert ended(process)[0] == 130
