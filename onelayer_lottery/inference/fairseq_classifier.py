@@ -6,6 +6,7 @@ from typing import List
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from onelayer_lottery.conversion.to_model import working_model
 from onelayer_lottery.runtime.classifier import PairClassifier
@@ -31,8 +32,8 @@ class Classifier(PairClassifier):
 
     @torch.no_grad()
     def _logits(self, rows: List[List[int]]) -> np.ndarray:
-        tokens = torch.full((len(rows), max(map(len, rows))), PAD)
-        for line, row in zip(tokens, rows):
-            line[: len(row)] = torch.tensor(row)
+        tokens = pad_sequence(
+            [torch.tensor(row) for row in rows], batch_first=True, padding_value=PAD
+        )
         scores, _ = self.model(tokens, classification_head_name=self._head)
         return scores.float().numpy()

@@ -6,6 +6,7 @@ from typing import Iterator, List
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from onelayer_lottery.conversion.to_model import working_model
 from onelayer_lottery.runtime.language_model import TextModel
@@ -29,9 +30,9 @@ class LanguageModel(TextModel):
     @torch.no_grad()
     def _log_probabilities(self, rows: List[List[int]]) -> Iterator[np.ndarray]:
         # Nothing looks ahead: any symbol may fill the ends of rows.
-        tokens = torch.full((len(rows), max(map(len, rows))), EOS)
-        for line, row in zip(tokens, rows):
-            line[: len(row)] = torch.tensor(row)
+        tokens = pad_sequence(
+            [torch.tensor(row) for row in rows], batch_first=True, padding_value=EOS
+        )
         output = self.model(tokens)
         logs = self.model.get_normalized_probs(output, log_probs=True)
         for row, found in zip(rows, logs.float().numpy()):

@@ -9,6 +9,7 @@ import numpy as np
 
 from onelayer_lottery.errors import LotteryError, quote
 from onelayer_lottery.runtime.ctranslate2_model import encoder_files
+from onelayer_lottery.runtime.engine import breakdowns, load_engine
 from onelayer_lottery.runtime.weights import ticket_model
 from onelayer_lottery.text.dictionary import EOS, PAD, Symbols, read_classes
 from onelayer_lottery.text.pipeline import text_pipeline
@@ -132,8 +133,6 @@ class Classifier(PairClassifier):
         super().__init__(ticket)
 
     def _load(self, ticket: Ticket) -> None:
-        import ctranslate2
-
         model = ticket_model(ticket)
         self._symbols = model.source
         self._longest = min(self._longest, model.flags.max_source_positions)
@@ -151,21 +150,15 @@ class Classifier(PairClassifier):
         self._activation = _ACTIVATIONS[name]
         files = encoder_files(model, compute=self._compute)
         del model
-        self._engine = ctranslate2.Encoder(
-            "ticket",
-            device="cpu",
-            files=files,
-            compute_type=self._compute,
-            intra_threads=self._threads,
+        self._engine = load_engine(
+            "Encoder", files, compute=self._compute, threads=self._threads
         )
 
     def _logits(self, rows: List[List[int]]) -> np.ndarray:
         # fairseq masks padding wherever it stands: as if it were not there.
         rows = [[symbol for symbol in row if symbol != PAD] for row in rows]
-        try:
+        with breakdowns():
             found = self._engine.forward_batch(rows)
-        except (RuntimeError, ValueError) as error:
-            raise LotteryError(f"the model breaks down: {quote(error)}") from None
         first = np.array(found.last_hidden_state)[:, 0]  # <s> (rows, width)
         with np.errstate(all="ignore"):
             hidden = self._activation(self._linear("dense", first))

@@ -11,6 +11,7 @@ import numpy as np
 
 from onelayer_lottery.errors import LotteryError, quote
 from onelayer_lottery.runtime.ctranslate2_model import generator_files
+from onelayer_lottery.runtime.engine import breakdowns, load_engine
 from onelayer_lottery.runtime.weights import ticket_model
 from onelayer_lottery.text.dictionary import BOS, EOS, PAD, UNK, Symbols
 from onelayer_lottery.text.pipeline import text_pipeline
@@ -224,26 +225,18 @@ class LanguageModel(TextModel):
         super().__init__(ticket)
 
     def _load(self, ticket: Ticket) -> None:
-        import ctranslate2
-
         model = ticket_model(ticket)
         self._symbols = model.source
         self._longest = min(self._longest, model.flags.max_target_positions)
         files = generator_files(model, compute=self._compute)
         del model
-        self._engine = ctranslate2.Generator(
-            "ticket",
-            device="cpu",
-            files=files,
-            compute_type=self._compute,
-            intra_threads=self._threads,
+        self._engine = load_engine(
+            "Generator", files, compute=self._compute, threads=self._threads
         )
 
     def _log_probabilities(self, rows: List[List[int]]) -> Iterator[np.ndarray]:
-        try:
+        with breakdowns():
             found = self._engine.forward_batch(rows, return_log_probs=True)
-        except (RuntimeError, ValueError) as error:
-            raise LotteryError(f"the model breaks down: {quote(error)}") from None
         for row, logs in zip(rows, np.array(found)):
             yield logs[: len(row)]
 

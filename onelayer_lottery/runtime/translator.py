@@ -12,6 +12,7 @@ from typing import Callable, List, NamedTuple, Optional
 
 from onelayer_lottery.errors import LotteryError, quote
 from onelayer_lottery.runtime.ctranslate2_model import number_words, translation_files
+from onelayer_lottery.runtime.engine import breakdowns, load_engine
 from onelayer_lottery.runtime.weights import ticket_model
 from onelayer_lottery.text.dictionary import EOS, PAD, Symbols
 from onelayer_lottery.text.pipeline import text_pipeline
@@ -100,8 +101,6 @@ class Translator(LineTranslator):
         super().__init__(ticket)
 
     def _load(self, ticket: Ticket) -> None:
-        import ctranslate2
-
         model = ticket_model(ticket)
         self._source, self._target = model.source, model.target
         self._names = number_words(max(len(model.source), len(model.target)))
@@ -114,17 +113,13 @@ class Translator(LineTranslator):
         self._most = min(LONGEST_OUTPUT, model.flags.max_target_positions - 1)
         files = translation_files(model, compute=self._compute)
         del model
-        self._engine = ctranslate2.Translator(
-            "ticket",
-            device="cpu",
-            files=files,
-            compute_type=self._compute,
-            intra_threads=self._threads,
+        self._engine = load_engine(
+            "Translator", files, compute=self._compute, threads=self._threads
         )
 
     def search(self, sources: List[List[int]], *, beam: int) -> List[Hypothesis]:
         size, unit = self._batch
-        try:
+        with breakdowns(" in beam search"):
             results = self._engine.translate_batch(
                 [[self._names[symbol] for symbol in source] for source in sources],
                 beam_size=beam,
@@ -134,10 +129,6 @@ class Translator(LineTranslator):
                 batch_type=unit,
                 return_scores=True,
             )
-        except (RuntimeError, ValueError) as error:
-            raise LotteryError(
-                f"the model breaks down in beam search: {quote(error)}"
-            ) from None
         found = [
             Hypothesis(
                 [self._number[name] for name in result.hypotheses[0]], result.scores[0]
