@@ -17,7 +17,7 @@ from onelayer_lottery import load_language_model
 from onelayer_lottery.cli import main
 from onelayer_lottery.conversion.to_model import working_model
 from onelayer_lottery.runtime.language_model import Sampling
-from onelayer_lottery.runtime.weights import sinusoids
+from onelayer_lottery.runtime.positions import sinusoids
 from onelayer_lottery.ticket.format import read_ticket, write_ticket
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

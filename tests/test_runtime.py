@@ -170,7 +170,7 @@ def test_the_file_of_ctranslate2_is_that_of_its_own_converter(tmp_path, flags, c
 def test_sinusoidal_positions_are_fairseqs():
     from fairseq.modules import SinusoidalPositionalEmbedding
 
-    from onelayer_lottery.runtime.weights import sinusoids
+    from onelayer_lottery.runtime.positions import sinusoids
 
     for width in (4, 7, 16):
         table = SinusoidalPositionalEmbedding.get_embedding(66, width, 1)[2:]

@@ -10,8 +10,9 @@ from onelayer_lottery.exports.refusal import repeated
 from onelayer_lottery.exports.settings import ACTIVATIONS, SPECIAL_TOKENS
 from onelayer_lottery.runtime.ctranslate2_model import unsupported
 from onelayer_lottery.runtime.flags import stock_flags
+from onelayer_lottery.runtime.positions import sinusoids
 from onelayer_lottery.runtime.translator import LONGEST_OUTPUT
-from onelayer_lottery.runtime.weights import Model, sinusoids
+from onelayer_lottery.runtime.weights import Model
 from onelayer_lottery.text.dictionary import EOS, PAD, read_symbols
 from onelayer_lottery.ticket.format import Ticket
 

@@ -14,7 +14,8 @@ from typing import Any, Dict, Iterator, List, Tuple
 import numpy as np
 
 from onelayer_lottery.runtime.flags import STACKS
-from onelayer_lottery.runtime.weights import Model, sinusoids
+from onelayer_lottery.runtime.positions import sinusoids
+from onelayer_lottery.runtime.weights import Model
 from onelayer_lottery.text.dictionary import PAD, SPECIAL
 from onelayer_lottery.ticket.configuration import Configuration
 from onelayer_lottery.ticket.format import TicketError
