@@ -411,12 +411,21 @@ def test_a_missing_subword_library_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "words", [("--threads", "-1"), ("--batch-size", "-2"), ("--beam", "0")]
+    ("flag", "value", "most"),
+    [
+        ("--threads", "-1", 1024),
+        ("--threads", "100000", 1024),  # CTranslate2 would crash
+        ("--batch-size", "-2", 1_000_000),
+        ("--batch-size", "99999999999999999999", 1_000_000),
+        ("--beam", "0", 1000),
+        ("--beam", "1000000", 1000),  # CTranslate2 would not end
+    ],
 )
-def test_numbers_that_make_no_sense_are_misuse(words):
-    done = run_without("translate", GOLDEN / "plain.ticket", *words)
+def test_numbers_that_make_no_sense_are_misuse(flag, value, most):
+    done = run_without("translate", GOLDEN / "plain.ticket", flag, value)
     assert done.returncode == 2
-    assert f"{words[0]} {words[1]}: give a number from 1 on".encode() in done.stderr
+    said = f"{flag} {value}: give a number from 1 to {most}"
+    assert said.encode() in done.stderr
 
 
 # Bad input

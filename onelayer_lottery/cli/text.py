@@ -53,10 +53,8 @@ def _add_translate(commands) -> None:
 
 
 def _translate(options: argparse.Namespace) -> None:
-    if options.beam < 1:
-        options.error(f"--beam {options.beam}: give a number from 1 on")
-    if options.batch_size < 0:
-        options.error(f"--batch-size {options.batch_size}: give a number from 1 on")
+    _check_number(options, "--beam", options.beam, least=1, most=1000)
+    _check_number(options, "--batch-size", options.batch_size, most=1_000_000)
     from onelayer_lottery.inference.engines import load_ticket
 
     translator = load_ticket(
@@ -94,13 +92,20 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
 
 
 def engine_options(options: argparse.Namespace) -> Dict[str, Any]:
-    if options.threads < 0:
-        options.error(f"--threads {options.threads}: give a number from 1 on")
+    _check_number(options, "--threads", options.threads, most=1024)
     return {
         "engine": options.engine,
         "compute": options.compute,
         "threads": options.threads,
     }
+
+
+def _check_number(
+    options: argparse.Namespace, flag: str, value: int, *, least: int = 0, most: int
+) -> None:
+    """Refuse numbers with which CTranslate2 would crash or not end; 0 is a default."""
+    if not least <= value <= most:
+        options.error(f"{flag} {value}: give a number from 1 to {most}")
 
 
 def _add_classify(commands) -> None:
