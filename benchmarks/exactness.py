@@ -8,13 +8,16 @@ are the symbols of every line, and the score of each translation, which CTransla
 computes anew. A line "at the limit" is one for which an engine finds 200 symbols: there
 fairseq adds the end of the sentence, CTranslate2 does not. For each kind of subwords,
 the symbols of all lines and the joined translations are compared with those of
-fairseq's own encoders too. A sort that has a result is not run again.
+fairseq's own encoders too. A line below the limit that differs is listed with the
+scores that both engines give to both translations. A sort that has a result is not run
+again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 from argparse import Namespace
@@ -23,10 +26,12 @@ from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
+import torch
 from fairseq.data import encoders
 
 from onelayer_lottery import load_ticket
 from onelayer_lottery.text.byte_level import ByteLevel
+from onelayer_lottery.text.dictionary import EOS
 from onelayer_lottery.text.pipeline import text_pipeline
 from onelayer_lottery.text.subwords import GPT2_FILES
 from onelayer_lottery.ticket import read_ticket
@@ -132,7 +137,38 @@ def result(options: argparse.Namespace, name: str) -> Dict[str, Any]:
         "same_at_limit": sum(s for s, limit in zip(same, at_limit) if limit),
         "largest_difference_of_scores": max(gaps),
         "text_is_fairseqs": text_is_fairseqs(ticket, folder, lines, wanted, theirs),
+        "differing": [
+            differing(ours, theirs, number, rows[number], found[number], wanted[number])
+            for number in range(len(lines))
+            if not same[number] and not at_limit[number]
+        ],
     }
+
+
+def differing(
+    ours: Any, theirs: Any, number: int, row: List[int], *both: List[int]
+) -> Dict[str, Any]:
+    """What both engines think of both translations of a line, and of an empty one."""
+    words = [[ours._names[symbol] for symbol in rows] for rows in (row, *both, [])]
+    scored = ours._engine.score_batch([words[0]] * 3, words[1:], max_input_length=0)
+    *means, empty = (float(np.mean(score.log_probs)) for score in scored)
+    return {
+        "line": number + 1,
+        "symbols": [len(symbols) for symbols in both],
+        "ctranslate2": means,
+        "fairseq": [fairseq_score(theirs, row, symbols) for symbols in both],
+        "searched": ours.search([row], beam=5)[0].score,
+        "empty_line": math.exp(empty),
+    }
+
+
+def fairseq_score(theirs: Any, row: List[int], symbols: List[int]) -> float:
+    """The mean of the logarithms of the probabilities, as fairseq computes them."""
+    before = torch.tensor([[EOS, *symbols]])
+    with torch.no_grad():
+        output = theirs.model(torch.tensor([row]), torch.tensor([len(row)]), before)
+        logs = theirs.model.get_normalized_probs(output, log_probs=True)[0]
+    return float(logs[range(len(symbols) + 1), [*symbols, EOS]].mean())
 
 
 def text_is_fairseqs(

@@ -16,7 +16,9 @@ from gpu import ARCHS, check_exactness, count_costs, count_table, dense_table
 from measure import TOO_NOISY, Row, interleave, linear_fit, median_interval
 from models import batch, build_trainer
 from rows import QUICK, ROWS
+from ties import closest
 
+from onelayer_lottery import load_ticket
 from onelayer_lottery.core.selection import Selection
 
 SIZE = QUICK.size
@@ -279,3 +281,15 @@ def test_a_target_of_engines_inside_the_range_is_not_decided(values, verdict):
 
     assert engines.verdict(values, ">=", 2.3) == verdict
     assert engines.verdict([-value for value in values], "<=", -2.3) == verdict
+
+
+def test_the_search_for_ties_finds_fairseqs_translation():
+    ticket = ROOT / "tests" / "golden" / "0.1.0" / "plain.ticket"
+    engine = load_ticket(ticket, engine="fairseq")
+    row = engine.encode("w1 w2")
+    (found,) = engine.search([row], beam=5)
+    gap, step, total, symbols = closest(engine, row)
+    assert symbols == found.symbols
+    assert gap >= 0
+    assert 1 <= step <= len(symbols)
+    assert total < 0
