@@ -99,3 +99,13 @@ def test_a_standard_input_that_cannot_be_read_is_told(folder):
         1,
         "onelayer-lottery translate: cannot read standard input: Bad file descriptor\n",
     )
+
+
+@pytest.mark.parametrize("stderr", ["2>&-", "2> /dev/full"])
+def test_a_message_that_cannot_be_written_is_left_out(stderr, folder):
+    text = "w1 " * 2000 + "\nw2\n"  # a line that is cut with a warning
+    done = run(folder, f"translate model.ticket --beam 1 {stderr}", stdin=text)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("\n") == 2
+    done = run(folder, f"translate none.ticket {stderr}")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "")

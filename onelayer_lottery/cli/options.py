@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from pathlib import Path
 
@@ -25,4 +26,7 @@ def refuse_existing(options: argparse.Namespace) -> None:
 
 
 def say(line: str) -> None:
-    print(line, file=sys.stderr)
+    """Write a message to standard error, or nowhere if that is closed or full."""
+    if sys.stderr is not None:  # print would take standard output instead
+        with contextlib.suppress(OSError):
+            print(line, file=sys.stderr)

@@ -25,6 +25,7 @@ from onelayer_lottery.cli import (
     text,
     tickets,
 )
+from onelayer_lottery.cli.options import say
 from onelayer_lottery.errors import LotteryError, printable
 
 _README = "README.md says how, under Install"
@@ -56,17 +57,14 @@ def main(argv: Optional[List[str]] = None) -> int:
             finally:
                 sys.stdout.flush()
     except LotteryError as error:
-        print(printable(f"{name}: {error}"), file=sys.stderr)
+        say(printable(f"{name}: {error}"))
         _drop_output()
         return 1
     except ModuleNotFoundError as error:
         library = str(error.name).partition(".")[0]
         if library not in _INSTALL:  # a fault of this package, or of another
             raise
-        print(
-            f"{name}: this needs {library}, not installed here: {_INSTALL[library]}",
-            file=sys.stderr,
-        )
+        say(f"{name}: this needs {library}, not installed here: {_INSTALL[library]}")
         return 1
     except BrokenPipeError:  # of a reader such as head, which has seen enough
         _drop_output()
