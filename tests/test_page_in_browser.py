@@ -1,7 +1,8 @@
-"""The page in Chromium, used as a person would: type, change the beam, drop files."""
+"""The page in browsers, used as a person would: type, change the beam, drop files."""
 
 import base64
 import shutil
+import sys
 import time
 
 import pytest
@@ -18,20 +19,15 @@ from onelayer_lottery.ticket.format import (
 )
 
 pytest.importorskip("selenium", reason="selenium is not installed")
-from selenium import webdriver
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = [
-    pytest.mark.slow,
-    needs_node,
-    pytest.mark.skipif(
-        not (CHROMIUM and DRIVER), reason="chromium and chromedriver are not installed"
-    ),
-]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+from browsers import BROWSERS, missing, started
+
+pytestmark = [pytest.mark.slow, needs_node]
 MARKUP = "<img src=x onerror=document.title='run'>"
 RAW = TextSteps(Moses("de", "en", dashes=True), lower=True)
 CONTROLS = "textarea:not(#other), input, select, button, canvas, progress, section"
@@ -67,16 +63,13 @@ PASTE = """
 """
 
 
-@pytest.fixture(scope="module")
-def browser():
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for word in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "disable-gpu"):
-        options.add_argument(f"--{word}")
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    driver.set_script_timeout(60)
-    yield driver
-    driver.quit()
+@pytest.fixture(scope="module", params=BROWSERS)
+def browser(request):
+    reason = missing(request.param)
+    if reason:
+        pytest.skip(reason)
+    with started(request.param) as found:
+        yield found.driver
 
 
 @pytest.fixture
@@ -217,11 +210,11 @@ def test_everything_is_reached_by_keys_and_has_a_name(browser, model):
     shown.until(lambda: browser.find_elements(By.CSS_SELECTOR, "figure"))
     shown.at("source").click()
     reached = []
-    for _ in range(7):
+    for _ in range(5):
+        ActionChains(browser).send_keys(Keys.TAB).perform()
         focused = browser.switch_to.active_element
         reached.append(focused.get_attribute("id") or focused.tag_name)
-        ActionChains(browser).send_keys(Keys.TAB).perform()
-    assert reached[:6] == ["source", "beam", "file", "button", "button", "role"]
+    assert reached == ["beam", "file", "button", "button", "role"]
     for control in browser.find_elements(By.CSS_SELECTOR, CONTROLS):
         if not control.is_displayed():
             continue
@@ -241,6 +234,8 @@ def test_everything_is_reached_by_keys_and_has_a_name(browser, model):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone_has_no_scroll_sideways_and_its_own_colours(browser, model, scheme):
+    if browser.name != "chrome":
+        pytest.skip("only Chromium's driver sets the width and the colours of a phone")
     size = {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": True}
     media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
@@ -271,12 +266,16 @@ def test_the_page_can_ask_nobody(browser, model):
     Page(browser, model)
     ask = """
         const done = arguments[0];
-        fetch('http://127.0.0.1:9/')
-          .then(() => done('sent'), error => done(String(error)));
+        let refused = 'nothing';
+        addEventListener('securitypolicyviolation', event => {
+          refused = event.effectiveDirective;
+        });
+        const answer = error => setTimeout(() => done([String(error), refused]), 100);
+        fetch('http://127.0.0.1:9/').then(answer, answer);
     """
-    assert "TypeError" in browser.execute_async_script(ask)
-    said = "\n".join(entry["message"] for entry in browser.get_log("browser"))
-    assert "Content Security Policy" in said
+    error, refused = browser.execute_async_script(ask)
+    assert "TypeError" in error
+    assert refused == "connect-src"
 
 
 PASTED = {
@@ -290,13 +289,17 @@ PASTED = {
 
 @pytest.mark.parametrize("kind", PASTED)
 def test_a_pasted_megabyte_leaves_the_page_responsive(browser, tmp_path, kind):
+    bare = tmp_path / "bare.html"
+    bare.write_text("<!doctype html><textarea id=source rows=5></textarea>")
+    browser.get(bare.as_uri())
+    alone = browser.execute_async_script(PASTE, PASTED[kind], 2)
     ticket, path = random_ticket(text=RAW), tmp_path / "model.ticket"
     write_ticket(ticket, path)
     shown = Page(browser, path)
     lines = random_lines(ticket, 1)
     longest = browser.execute_async_script(PASTE, PASTED[kind], 2)
-    print(f"longest without an answer: {longest:.0f} ms")
-    assert longest < 10_000  # most of it Chromium's, for a text box alone
+    print(f"longest without an answer: {longest:.0f} ms, a text box alone {alone:.0f}")
+    assert longest < 2_000 + 3 * alone
     started = time.monotonic()
     shown.at("source").send_keys(Keys.CONTROL, "a")
     shown.at("source").send_keys(Keys.DELETE, lines[0])
