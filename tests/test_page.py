@@ -1,12 +1,14 @@
 """The page's program in Node: the same answers as onelayer-lottery, or one sentence."""
 
 import json
+import math
 import random
 import re
 import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import sentencepiece
 from conftest import ROOT
@@ -25,6 +27,7 @@ from onelayer_lottery.cli import main
 from onelayer_lottery.page.assemble import assemble
 from onelayer_lottery.page.build import MODULES, page
 from onelayer_lottery.page.moses import moses_tables
+from onelayer_lottery.ticket.container import encode_container, open_container
 from onelayer_lottery.ticket.format import (
     Bpe,
     Moses,
@@ -338,19 +341,34 @@ def test_hostile_tickets_of_the_fuzzer_end_in_a_sentence():
 
 
 @needs_node
-def test_a_model_larger_than_the_limit_is_refused_before_it_is_built(tmp_path):
-    path = tmp_path / "model.ticket"
-    write_ticket(random_ticket(keep=0.001, encoder_ffn_embed_dim=20000), path)
+def test_memory_beyond_the_limit_is_refused_and_not_taken():
     program = """
         import {readFileSync} from 'node:fs';
         import {Memory} from './memory.mjs';
         const memory = await Memory.create(readFileSync('kernels.wasm'));
-        try { memory.take(2 ** 29); } catch (error) { console.log(error.message); }
+        for (const count of [2 ** 32, 2 ** 29])
+          try { memory.take(count); } catch (error) { console.log(error.message); }
         console.log(memory.memory.buffer.byteLength);
     """
-    sentence, size = javascript(program).splitlines()
-    assert "more than the 1024 MB" in sentence
+    *sentences, size = javascript(program).splitlines()
+    assert len(sentences) == 2
+    assert all("more than the 1024 MB" in sentence for sentence in sentences)
     assert int(size) == 65536
+
+
+@needs_node
+def test_masks_of_a_model_larger_than_the_limit_are_not_decoded(tmp_path):
+    container = open_container(GOLDEN / "plain.ticket")
+    layer, row = next(iter(container.tables["masks"].items()))
+    shape = [2**15, 2**14]
+    container.tables["frozen"][row["role"]]["shape"] = shape
+    kept = round(container.tables["settings"]["keep"] * math.prod(shape))
+    container.tables["masks"][layer] = {**row, "kept": kept, "coding": "ans"}
+    container.payloads[f"mask/{layer}"] = np.zeros(math.prod(shape) // 128, np.uint8)
+    del container.tables["payloads"]
+    path = tmp_path / "huge.ticket"
+    path.write_bytes(encode_container(container.tables, container.payloads))
+    assert "more than the 1024 MB" in run_page_program(path, ["a"]).stderr
 
 
 def test_the_kernels_are_those_of_their_text(tmp_path):

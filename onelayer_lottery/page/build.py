@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parent
 
 # Of the worker, each after those that it imports.
 MODULES = """
-    refusal json container bits configuration ticket memory frozen parameters weights
+    refusal json container bits configuration memory ticket frozen parameters weights
     model search dictionary sentencepiece subwords moses pipeline translator worker
 """.split()
 

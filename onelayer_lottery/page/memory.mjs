@@ -2,7 +2,11 @@
 import {demand} from './refusal.mjs';
 
 const PAGE = 65536;
-export const MOST_BYTES = 2 ** 30;
+const MOST_BYTES = 2 ** 30;
+
+export function demandRoom(bytes) {
+  demand(bytes <= MOST_BYTES, `it needs more than the ${MOST_BYTES / 2 ** 20} MB of memory that this page allows`);
+}
 
 export class Memory {
   static async create(kernels) {
@@ -20,11 +24,10 @@ export class Memory {
   // Room for `count` floats, until `top` is set back.
   take(count) {
     const start = this.top;
-    this.top += (count + 7) & ~7; // so that eight values of Philox fit at any end
+    this.top += 8 * Math.ceil(count / 8); // so that eight values of Philox fit at any end
     const missing = 4 * this.top - this.memory.buffer.byteLength;
     if (missing > 0) {
-      demand(4 * this.top <= MOST_BYTES,
-        `it needs more than the ${MOST_BYTES / 2 ** 20} MB of memory that this page allows`);
+      demandRoom(4 * this.top);
       this.memory.grow(Math.ceil(missing / PAGE));
       this.floats = new Float32Array(this.memory.buffer);
     }

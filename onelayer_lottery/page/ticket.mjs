@@ -3,6 +3,7 @@
 import {demand, quoted} from './refusal.mjs';
 import {mapping, record} from './json.mjs';
 import {openContainer, utf8} from './container.mjs';
+import {demandRoom} from './memory.mjs';
 import {checkPacked, decodedMask} from './bits.mjs';
 import {checkedConfiguration} from './configuration.mjs';
 
@@ -85,6 +86,7 @@ function checkedFrozen(table) {
 
 function checkedMasks(table, frozen, payloads, keep) {
   const masks = new Map(), idle = new Set(frozen.keys());
+  let positions = 0;
   for (const [layer, row] of mapping(table, 'masks')) {
     const what = `mask of ${quoted(layer)}`;
     const {role, kept, coding} = record(row, what, {role: 'text', kept: 'int', coding: 'text'});
@@ -95,6 +97,8 @@ function checkedMasks(table, frozen, payloads, keep) {
     const size = rows * columns, expected = roundHalfEven(keep * size);
     demand(Number(kept) === expected,
       `the ${what} keeps ${kept} of ${size}; keep ${keep} means ${expected}`);
+    positions += size;
+    demandRoom(4 * positions); // before it is decoded: coded, it may be a sixteenth of its bits
     const bits = decodedMask(coding, takeBytes(payloads, `mask/${layer}`), size, expected, what);
     let signs = null;
     if (payloads.has(`signs/${layer}`)) {
