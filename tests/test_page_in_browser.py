@@ -39,6 +39,22 @@ DROP = """
       new DragEvent('drop', {dataTransfer: data, bubbles: true, cancelable: true}));
     setTimeout(done, 100); // the file is read
 """
+# A key as soon as the page says that it reads a ticket.
+TYPE_WHILE_READING = """
+    const observer = new MutationObserver(() => {
+      observer.disconnect();
+      document.getElementById('source').dispatchEvent(new Event('input'));
+    });
+    observer.observe(document.getElementById('message'), {childList: true});
+"""
+DRAG = """
+    const data = new DataTransfer();
+    if (arguments[0]) data.items.add(new File(['a'], 'a.ticket'));
+    else data.setData('text/plain', 'a');
+    return ['dragover', 'drop'].map(kind => !document.getElementById('source')
+      .dispatchEvent(
+        new DragEvent(kind, {dataTransfer: data, bubbles: true, cancelable: true})));
+"""
 COLOURS = """
     const style = getComputedStyle(document.body);
     const numbers = text => text.match(/[0-9]+/g).map(Number);
@@ -163,11 +179,54 @@ def test_another_ticket_is_dropped_and_a_damaged_one_refused(browser, model):
     shown.at("file").send_keys(str(damaged))
     shown.until(lambda: shown.text("message").startswith("Cannot open damaged.ticket"))
     assert shown.text("message").count(".") <= 3
+    assert "the ticket that was open before stays" in shown.text("message")
+    assert shown.text("title") == browser.title == "A page"
     shown.write(lines[0] + " ")
     assert shown.settled() == answers(model, lines)
     shown.drop(other)
     shown.until(lambda: shown.text("seed") == "77")
     assert shown.settled() == answers(other, lines)
+    assert shown.text("message").endswith("seconds with other.ticket.")
+    assert shown.text("title") == browser.title == "other.ticket"
+
+
+def test_typing_while_another_ticket_opens_does_not_stop_it(browser, model):
+    shown = Page(browser, model)
+    lines = random_lines(read_ticket(model), 1)
+    shown.write(lines[0])
+    shown.settled()
+    other = model.with_name("other.ticket")
+    write_ticket(random_ticket(seed=77), other)
+    browser.execute_script(TYPE_WHILE_READING)
+    shown.drop(other)
+    shown.until(lambda: shown.text("seed") == "77")
+    assert not shown.at("progress").is_displayed()
+    assert shown.settled() == answers(other, lines)
+
+
+def test_a_file_too_large_for_memory_is_refused_unread(browser, model):
+    shown = Page(browser, model)
+    huge = model.with_name("huge.ticket")
+    with huge.open("wb") as file:
+        file.truncate(2**30 + 1)
+    shown.at("file").send_keys(str(huge))
+    shown.until(lambda: shown.text("message").startswith("Cannot open huge.ticket"))
+    assert "1,073,741,825 bytes" in shown.text("message")
+
+
+def test_a_file_that_cannot_be_read_ends_in_a_sentence(browser, model):
+    if browser.name != "chrome":
+        pytest.skip("Firefox keeps what tests change apart from what the page sees")
+    shown = Page(browser, model)
+    browser.execute_script("File.prototype.arrayBuffer = () => Promise.reject('gone')")
+    shown.drop(model)
+    assert "Cannot open model.ticket: this browser cannot read" in shown.text("message")
+
+
+def test_text_is_dragged_into_the_text_box_and_files_anywhere(browser, model):
+    Page(browser, model)
+    assert browser.execute_script(DRAG, True) == [True, True]
+    assert browser.execute_script(DRAG, False) == [False, False]
 
 
 def test_hostile_tickets_that_are_dropped_end_in_a_sentence(browser, model):

@@ -1,8 +1,10 @@
 // The page itself: what is typed goes to the worker, what comes back is shown as text.
 const $ = id => document.getElementById(id);
-let worker = null, kernels = null, tables = null, job = 0, pairs = false, answers = [], facts = null, picture = null;
+let worker = null, kernels = null, tables = null, job = 0, pairs = false, answers = [], facts = null, picture = null, opening = false;
 
+const OWN = 'the ticket of this page';
 const CUT = 'A line is longer than the model reads; its end is left out.';
+const MOST_BYTES = 2 ** 30; // of a file; no larger one can be of a model that fits
 const number = value => value.toLocaleString('en');
 const bytes = value => (value < 10000 ? `${number(value)} bytes` : `${number(Math.round(value / 1000))} kB`);
 
@@ -31,19 +33,20 @@ function stale(is) {
 }
 
 function open(ticket, name) {
+  opening = true;
   $('progress').hidden = false;
   $('progress').value = 0;
-  say(`Reading ${name} and drawing its weights from the seed`);
+  say(`Reading ${name ?? OWN} and drawing its weights from the seed`);
   worker.postMessage({kind: 'open', kernels, tables, ticket, name, job: ++job});
 }
 
-// Ask for what is typed now; the worker leaves what it was asked before.
+// Ask for what is typed now, once a ticket is open; the worker leaves what it was asked before.
 function ask() {
   const beam = Math.min(20, Math.max(1, Math.round($('beam').value) || 1));
   const lines = pairs ? [$('source').value, $('other').value] : $('source').value.split('\n');
   answers = [];
   stale(true);
-  if (facts) worker.postMessage({kind: 'text', lines, beam, job: ++job});
+  if (facts && !opening) worker.postMessage({kind: 'text', lines, beam, job: ++job});
 }
 
 const shown = {
@@ -53,6 +56,7 @@ const shown = {
 
   ready(found) {
     facts = found;
+    opening = false;
     pairs = found.pairs;
     $('progress').hidden = true;
     $('second').hidden = !pairs;
@@ -62,7 +66,8 @@ const shown = {
     $('output-label').textContent = pairs ? 'Label' : to ? `Translation into ${language(to)}` : 'Translation';
     if (/^[a-z]{2,3}$/.test(from ?? '')) $('source').lang = from;
     if (/^[a-z]{2,3}$/.test(to ?? '')) $('output').lang = $('alternatives').lang = to;
-    say(`Ready after ${found.seconds.toFixed(2)} seconds.`);
+    say(`Ready after ${found.seconds.toFixed(2)} seconds${found.name ? ` with ${found.name}` : ''}.`);
+    if (found.name) $('title').textContent = document.title = found.name;
     explain(found);
     ask();
   },
@@ -87,12 +92,17 @@ const shown = {
 
   refused({what, reason, name}) {
     $('progress').hidden = true;
-    if (what === 'open') say(`Cannot open ${name}: ${reason}.`, true);
-    else say(`Cannot do that: ${reason}.`, true);
-    stale(false);
+    const before = facts ? '; the ticket that was open before stays' : '';
+    if (what !== 'open') {
+      say(`Cannot do that: ${reason}.`, true);
+      return stale(false);
+    }
+    opening = false;
+    say(`Cannot open ${name ?? OWN}: ${reason}${before}.`, true);
+    if (facts) ask();
+    else stale(false);
   },
 };
-
 
 // The beams of the line in which the cursor is.
 function showAlternatives() {
@@ -201,8 +211,18 @@ function paint() {
 }
 
 async function openFile(file) {
-  if (file) open(new Uint8Array(await file.arrayBuffer()), file.name);
+  if (!file) return;
+  const refuse = reason => shown.refused({what: 'open', name: file.name, reason});
+  if (file.size > MOST_BYTES) return refuse(`it has ${number(file.size)} bytes, and this page reads at most ${number(MOST_BYTES)}`);
+  try {
+    open(new Uint8Array(await file.arrayBuffer()), file.name);
+  } catch {
+    refuse('this browser cannot read it; choose a file, not a folder');
+  }
 }
+
+// Text that is dragged into a text box is the browser's to drop.
+const hasFiles = event => event.dataTransfer.types.includes('Files');
 
 // dir="auto" of the browser takes minutes on a line of a megabyte.
 const FROM_RIGHT = /^\P{L}*[\p{Script=Hebrew}\p{Script=Arabic}\p{Script=Syriac}\p{Script=Thaana}]/u;
@@ -215,11 +235,13 @@ $('role').addEventListener('change', () => worker.postMessage({kind: 'picture', 
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => picture && paint());
 $('file').addEventListener('change', event => openFile(event.target.files[0]));
 addEventListener('dragover', event => {
+  if (!hasFiles(event)) return;
   event.preventDefault();
   document.body.classList.add('dropping');
 });
 addEventListener('dragleave', () => document.body.classList.remove('dropping'));
 addEventListener('drop', event => {
+  if (!hasFiles(event)) return;
   event.preventDefault();
   document.body.classList.remove('dropping');
   openFile(event.dataTransfer.files[0]);
@@ -245,7 +267,7 @@ async function start() {
   worker.onerror = event => say(`This page fails: ${event.message ?? 'its worker was refused'}.`, true);
   kernels = await unpacked('kernels');
   tables = JSON.parse(new TextDecoder().decode(await unpacked('tables')));
-  open(await unpacked('ticket'), 'the ticket of this page');
+  open(await unpacked('ticket'));
 }
 
 start().catch(error => say(`This page needs a newer browser: ${error.message}.`, true));

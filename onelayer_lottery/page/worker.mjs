@@ -31,7 +31,7 @@ async function pauseOf(job) {
 }
 
 const handlers = {
-  async open({kernels: bytes, tables, ticket, job}) {
+  async open({kernels: bytes, tables, ticket, name, job}) {
     kernels ??= bytes;
     const started = performance.now();
     const progress = async share => {
@@ -42,7 +42,7 @@ const handlers = {
     const opened = await openTicket(ticket, kernels, {tables, progress});
     ready = opened;
     known.clear();
-    tell({kind: 'ready', seconds: (performance.now() - started) / 1000, bytes: ticket.length, ...summary(opened)});
+    tell({kind: 'ready', name, seconds: (performance.now() - started) / 1000, bytes: ticket.length, ...summary(opened)});
   },
 
   // Translations of lines in their order; several together, so that messages stay few.
@@ -70,7 +70,9 @@ const handlers = {
 
   // A corner of a frozen tensor and of the masks over it.
   async picture({role}) {
-    const {ticket, model} = ready, {shape, values: imported} = ticket.frozen.get(role);
+    const {ticket, model} = ready;
+    if (!ticket.frozen.has(role)) return; // it was chosen while another ticket opened
+    const {shape, values: imported} = ticket.frozen.get(role);
     const memory = await Memory.create(kernels);
     const values = memory.view(await frozenTensor(memory, ticket, role), product(shape));
     const rows = Math.min(shape[0], SHOWN), columns = Math.min(shape[1], SHOWN);
