@@ -1,8 +1,8 @@
 """Put a ticket and the program that computes it into one file of HTML.
 
 The modules of the worker are joined into one script: their imports are left out, and so
-are lines that are comments. The ticket and the worker are in base64 of gzip: small, and
-nothing of them is read as markup.
+are indentation and lines that are comments. The ticket and the worker are in base64 of
+gzip: small, and nothing of them is read as markup.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ MODULES = """
 _IMPORT = re.compile(r"^import [^;]*;\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export ", re.MULTILINE)
 _COMMENT = re.compile(r"^ *//.*\n", re.MULTILINE)
+_INDENT = re.compile(r"^ +", re.MULTILINE)
 
 
 def page(
@@ -40,7 +41,7 @@ def page(
 
     Tables are those of ``moses.py``, for a ticket that takes Moses' tokens.
     """
-    app, style = _plain(_read("app.mjs")), _read("page.css")
+    app, style = _plain(_read("app.mjs")), _INDENT.sub("", _read("page.css"))
     parts = {
         "policy": _policy(app, style),
         "title": html.escape(title),
@@ -75,7 +76,7 @@ def _policy(app: str, style: str) -> str:
 
 
 def _plain(text: str) -> str:
-    return _COMMENT.sub("", _EXPORT.sub("", _IMPORT.sub("", text)))
+    return _INDENT.sub("", _COMMENT.sub("", _EXPORT.sub("", _IMPORT.sub("", text))))
 
 
 def _read(name: str) -> str:
