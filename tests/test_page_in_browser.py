@@ -306,6 +306,8 @@ def test_a_phone_has_no_scroll_sideways_and_its_own_colours(browser, model, sche
         assert wide <= 360
         paper, ink = browser.execute_script(COLOURS)
         assert (sum(paper) < sum(ink)) == (scheme == "dark")
+        kept = "light" if scheme == "dark" else "dark"
+        assert f"a mask is {kept} where it keeps" in shown.text("corner")
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})

@@ -3,6 +3,7 @@ const $ = id => document.getElementById(id);
 let worker = null, kernels = null, tables = null, job = 0, pairs = false, answers = [], facts = null, picture = null, opening = false;
 
 const OWN = 'the ticket of this page';
+const DARK = matchMedia('(prefers-color-scheme: dark)');
 const CUT = 'A line is longer than the model reads; its end is left out.';
 const MOST_BYTES = 2 ** 30; // of a file; no larger one can be of a model that fits
 const number = value => value.toLocaleString('en');
@@ -109,7 +110,7 @@ function showAlternatives() {
   const line = pairs ? 0 : $('source').value.slice(0, $('source').selectionStart).split('\n').length - 1;
   const list = (answers[line] ?? []).slice(pairs ? 0 : 1);
   $('alternatives-label').hidden = !list.length;
-  $('alternatives-label').textContent = pairs ? 'Probabilities' : 'Alternatives';
+  $('alternatives-label').textContent = pairs ? 'Probabilities' : 'Alternatives and their scores';
   $('alternatives').replaceChildren(...list.map(({text, score}) => {
     const row = element('li', '');
     row.append(element('span', text), element('span', score === undefined ? '' : score.toFixed(pairs ? 3 : 2)));
@@ -191,23 +192,24 @@ function paint() {
     canvas.setAttribute('aria-label', label);
     return canvas;
   };
-  const figure = (kind, caption, ...canvases) => {
+  const figure = (kind, caption, ...parts) => {
     const made = element('figure', '', {className: kind});
-    made.append(...canvases, element('figcaption', caption));
+    made.append(element('figcaption', caption), ...parts);
     return made;
   };
   const origin = imported ? 'Weights of another trained model' : 'Random weights';
   $('pictures').replaceChildren(
-    figure('frozen', `${origin}${masks.length > 1 ? ', the same for all layers of the stack' : ''}`, draw(origin, shades(frozen))),
+    figure('frozen', `${origin}${masks.length > 1 ? ', the same for all layers' : ''}`, draw(origin, shades(frozen))),
     ...masks.map(({layer, kept, bits, weights}) => {
       const [, place] = /\.layers\.(\d+)\./.exec(layer) ?? [], name = place === undefined ? 'Here' : `Layer ${Number(place) + 1}`;
-      const caption = `${name}: the learned mask, and the weights that it keeps, ${number(kept)} of ${number(shape[0] * shape[1])}`;
-      return figure('masked', caption,
-        draw(`Mask, ${layer}`, i => (bits[i] ? ink : card)), draw(`Weights under the mask, ${layer}`, shades(weights)));
+      return figure('masked', `${name}: learned mask`,
+        draw(`Mask, ${layer}`, i => (bits[i] ? ink : card)),
+        element('p', `It keeps ${number(kept)} of ${number(shape[0] * shape[1])}`),
+        draw(`Weights under the mask, ${layer}`, shades(weights)));
     }));
   const whole = rows === shape[0] && columns === shape[1];
-  $('corner').textContent = (whole ? 'Shown is the whole tensor.' : `Shown is the corner of ${rows} × ${columns} weights.`) +
-    ' Blue is positive, orange negative; a mask is dark where it keeps a weight.';
+  $('corner').textContent = (whole ? 'Shown is the whole tensor.' : `Shown are the first ${rows} × ${columns} weights.`) +
+    ` Blue is positive, orange negative; a mask is ${DARK.matches ? 'light' : 'dark'} where it keeps a weight.`;
 }
 
 async function openFile(file) {
@@ -232,7 +234,7 @@ for (const id of ['source', 'other', 'beam']) $(id).addEventListener('input', as
 $('source').addEventListener('keyup', showAlternatives);
 $('source').addEventListener('click', showAlternatives);
 $('role').addEventListener('change', () => worker.postMessage({kind: 'picture', role: $('role').value}));
-matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => picture && paint());
+DARK.addEventListener('change', () => picture && paint());
 $('file').addEventListener('change', event => openFile(event.target.files[0]));
 addEventListener('dragover', event => {
   if (!hasFiles(event)) return;

@@ -90,7 +90,7 @@ const handlers = {
 
 function summary({ticket, classify}) {
   const {settings, frozen, masks, config, sizes, digest} = ticket, parts = {};
-  const kinds = {mask: 'masks', signs: 'signs', dense: 'values trained densely', values: 'imported embeddings',
+  const kinds = {mask: 'masks, the learned bits', signs: 'signs', dense: 'values trained densely', values: 'imported embeddings',
     dictionary: 'dictionaries', bpe: 'subword model'};
   for (const [name, bytes] of Object.entries(sizes)) {
     const part = kinds[name.split('/')[0]];
