@@ -431,6 +431,20 @@ def test_bad_input_is_refused_and_nothing_is_written(tmp_path, capsys):
     missing = str(tmp_path / "missing.txt")
     assert main(["page", golden, "-o", str(out), "--examples", missing]) == 1
     assert "--examples" in capsys.readouterr().err
+    pairs = str(GOLDEN / "roberta.ticket")
+    for ticket, line, what in (
+        (golden, "w1\tw2", "line 2 has 2 columns; this ticket takes one sentence"),
+        (pairs, "w1", "line 2 has 1 column; this ticket takes two sentences"),
+    ):
+        text.write_text(f"\n{line}\n")
+        assert main(["page", ticket, "-o", str(out), "--examples", str(text)]) == 1
+        assert what in capsys.readouterr().err
+    assert not out.exists()
+    ticket = read_ticket(GOLDEN / "roberta.ticket")
+    ticket.config["task"]["_name"] = "masked_lm"
+    write_ticket(ticket, tmp_path / "masked.ticket")
+    assert main(["page", str(tmp_path / "masked.ticket"), "-o", str(out)]) == 1
+    assert "a page can only translate or classify" in capsys.readouterr().err
     assert not out.exists()
     out.write_text("mine")
     assert main(["page", golden, "-o", str(out)]) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import List, Optional
+from typing import List
 
 from onelayer_lottery.cli.options import add_force, refuse_existing
 from onelayer_lottery.errors import LotteryError
@@ -12,7 +12,12 @@ from onelayer_lottery.files import whole_file
 from onelayer_lottery.page.build import page
 from onelayer_lottery.page.moses import moses_tables
 from onelayer_lottery.ticket.format import Ticket, read_ticket
-from onelayer_lottery.ticket.tasks import LANGUAGE_MODELING, task_of_ticket
+from onelayer_lottery.ticket.tasks import (
+    LANGUAGE_MODELING,
+    SENTENCE_PREDICTION,
+    TRANSLATION,
+    task_of_ticket,
+)
 
 _MOST_EXAMPLES = 20
 
@@ -50,7 +55,13 @@ def _page(options: argparse.Namespace) -> None:
             f"{options.ticket} is of the task {task.name}, and a page can only"
             " translate; use score or continue"
         )
-    examples = _examples(options.examples) if options.examples else []
+    if task not in (TRANSLATION, SENTENCE_PREDICTION):
+        raise LotteryError(
+            f"{options.ticket} is of the task {task.name}, and a page can only"
+            " translate or classify"
+        )
+    sentences = 1 if task is TRANSLATION else 2
+    examples = _examples(options.examples, sentences) if options.examples else []
     text = page(
         options.ticket.read_bytes(),
         title=options.title or _title(ticket, options.ticket),
@@ -72,13 +83,19 @@ def _title(ticket: Ticket, path: Path) -> str:
     return f"{source} to {target}: {path.stem}" if source and target else path.stem
 
 
-def _examples(path: Optional[Path]) -> List[str]:
-    if path is None:
-        return []
+def _examples(path: Path, sentences: int) -> List[str]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")  # as translate does
     except UnicodeDecodeError:
         raise LotteryError(f"--examples {path} is not text in UTF-8") from None
     except OSError as error:
         raise LotteryError(f"cannot read --examples {path}: {error.strerror}") from None
+    for number, line in enumerate(lines, start=1):
+        columns = line.count("\t") + 1
+        if line.strip() and columns != sentences:
+            raise LotteryError(
+                f"--examples {path}: line {number} has {columns} column"
+                f"{'s' * (columns > 1)}; this ticket takes"
+                f" {'one sentence' if sentences == 1 else 'two sentences with a tab'}"
+            )
     return [line for line in lines if line.strip()][:_MOST_EXAMPLES]
