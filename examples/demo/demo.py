@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -156,7 +157,7 @@ def report(
     run(
         out,
         f"onelayer-lottery page {ticket} -o translator.html --examples examples.de"
-        " --force",
+        " --title 'German to English, in the words of a small grammar' --force",
         log="page",
     )
     print(f"\nopen {out / 'translator.html'} in a browser to translate with the ticket")
@@ -208,8 +209,8 @@ def show_progress(out: Path, updates: int, seconds: float) -> None:
 
 
 def run(out: Path, command: str, *, log: str) -> str:
-    """Run a fairseq command, its output in a log; its words are split at blanks."""
-    name, *words = command.split()
+    """Run a command, its output in a log; its words are split as by a shell."""
+    name, *words = shlex.split(command)
     path = out / f"{log}.log"
     with path.open("w", encoding="utf-8") as file:
         status = subprocess.run(
