@@ -153,6 +153,17 @@ def test_what_is_typed_is_translated_and_beams_are_alternatives(browser, model):
     assert not browser.find_elements(By.CSS_SELECTOR, "#alternatives li")
 
 
+def test_words_that_the_model_does_not_know_are_noticed(browser, model):
+    shown = Page(browser, model)
+    shown.write("w1 unheard")
+    shown.settled()
+    assert shown.text("message") == "The model does not know every word of your text."
+    shown.at("source").send_keys("\n" + "w1 " * 20)
+    shown.until(lambda: shown.text("message").startswith("A line is longer"))
+    shown.write("w1 w2")
+    shown.until(lambda: shown.text("message") == "")
+
+
 def test_the_idea_is_shown(browser, model):
     shown = Page(browser, model)
     shown.until(lambda: browser.find_elements(By.CSS_SELECTOR, "figure"))

@@ -5,6 +5,7 @@ let worker = null, kernels = null, tables = null, job = 0, pairs = false, answer
 const OWN = 'the ticket of this page';
 const DARK = matchMedia('(prefers-color-scheme: dark)');
 const CUT = 'A line is longer than the model reads; its end is left out.';
+const UNHEARD = 'The model does not know every word of your text.';
 const MOST_BYTES = 2 ** 30; // of a file; no larger one can be of a model that fits
 const number = value => value.toLocaleString('en');
 const bytes = value => (value < 10000 ? `${number(value)} bytes` : `${number(Math.round(value / 1000))} kB`);
@@ -81,8 +82,9 @@ const shown = {
       $('output').append(element('li', list[0]?.text ?? ''));
     }
     if (last) stale(false);
-    if (found.some(({answers: list}) => list[0]?.cut)) say(CUT);
-    else if (last && $('message').textContent === CUT && !answers.some(list => list[0]?.cut)) say('');
+    const any = what => answers.some(list => list[0]?.[what]);
+    const note = any('cut') ? CUT : any('unheard') ? UNHEARD : '', before = $('message').textContent;
+    if (note !== before && (note || (last && [CUT, UNHEARD].includes(before)))) say(note);
     showAlternatives();
   },
 

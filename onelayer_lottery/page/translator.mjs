@@ -5,7 +5,7 @@ import {Memory} from './memory.mjs';
 import {Model, activate} from './model.mjs';
 import {completeFlags, declaredParameters} from './parameters.mjs';
 import {pipelineOf} from './pipeline.mjs';
-import {EOS, PAD, beamSearch} from './search.mjs';
+import {EOS, PAD, UNKNOWN, beamSearch} from './search.mjs';
 import {readTicket} from './ticket.mjs';
 import {loadWeights} from './weights.mjs';
 
@@ -61,7 +61,7 @@ class Translator {
     const found = await beamSearch(this.model, source,
       {beam, symbols: this.target.size, positions: this.positions, pause});
     return found.map(({ids: target, score}) =>
-      ({text: this.pipeline.decode(this.target.decode(target)), score, cut}));
+      ({text: this.pipeline.decode(this.target.decode(target)), score, cut, unheard: ids.includes(UNKNOWN)}));
   }
 }
 
@@ -124,15 +124,15 @@ class Classifier {
       (sides[0].length > sides[1].length ? sides[0] : sides[1]).pop();
     const ids = this.before.flatMap((token, side) => [...token === null ? [] : [token], ...sides[side], EOS])
       .filter(id => id !== PAD);
-    const {model, inner, classes} = this, {memory} = model, d = this.flags.encoder_embed_dim;
+    const unheard = ids.includes(UNKNOWN), {model, inner, classes} = this, {memory} = model, d = this.flags.encoder_embed_dim;
     memory.top = this.mark;
     const x = await model.encode(ids, 'encoder.sentence_encoder', pause);
     const hidden = model.linear(x, 1, d, inner, `${this.head}.dense`);
     activate(memory.view(hidden, inner), this.flags.pooler_activation_fn);
     const scores = [...memory.view(model.linear(hidden, 1, inner, classes, `${this.head}.out_proj`), classes)];
-    if (!this.labels) return [{text: scores.map(score => score.toFixed(4)).join(' '), cut}];
+    if (!this.labels) return [{text: scores.map(score => score.toFixed(4)).join(' '), cut, unheard}];
     const top = Math.max(...scores), total = scores.reduce((sum, score) => sum + Math.exp(score - top), 0);
-    return scores.map((score, i) => ({text: this.labels[i], score: Math.exp(score - top) / total, cut}))
+    return scores.map((score, i) => ({text: this.labels[i], score: Math.exp(score - top) / total, cut, unheard}))
       .sort((a, b) => b.score - a.score);
   }
 }
