@@ -89,6 +89,10 @@ def _bytes(tensor: Tensor) -> int:
     """
     if not tensor.numel():
         return 0
-    steps = zip(tensor.shape, tensor.stride())
-    span = 1 + sum((size - 1) * stride for size, stride in steps)
-    return min(span * tensor.element_size(), tensor.numel() * _SECTOR)
+    width = moved = tensor.element_size()
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
+        if stride * width - moved < _SECTOR:
+            moved += (size - 1) * stride * width
+        else:
+            moved = size * max(moved, _SECTOR)
+    return moved

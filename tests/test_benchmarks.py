@@ -12,7 +12,15 @@ from conftest import FAKE_DEVICES, ROOT
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from counting import counted
-from gpu import ARCHS, check_exactness, count_costs, count_table, dense_table
+from gpu import (
+    ARCHS,
+    OTHERS,
+    check_exactness,
+    count_costs,
+    count_table,
+    dense_table,
+    together,
+)
 from measure import TOO_NOISY, Row, interleave, linear_fit, median_interval
 from models import batch, build_trainer
 from rows import QUICK, ROWS
@@ -210,6 +218,7 @@ def test_what_lies_between_values_is_moved_with_them():
     assert moved(values) == 2 * 4096
     assert moved(values[:, ::2]) == 4096 - 2 + 2048
     assert moved(values[:, ::32]) == 64 * 32 + 128
+    assert moved(values[::2]) == 32 * 64 + 2048
     assert moved(values[:1, :1].expand(64, 32)) == 2 + 4096
 
 
@@ -222,6 +231,37 @@ def test_operations_are_counted_with_their_bytes_and_peak():
 
     cost = counted(run, [torch.zeros(100)])
     assert cost == (3, 800 + 400 + 1200, 800, 400)
+
+
+# What computes nothing by itself: views, allocation, and names for other operations.
+NO_KERNEL = {
+    *("detach", "empty", "empty_like", "empty_strided", "expand", "narrow", "select"),
+    *("split_with_sizes", "squeeze", "unsqueeze", "view", "chunk", "split"),
+}
+OTHER_NAMES = {"__and__", "__or__", "flatten", "reshape", "to"}
+
+
+def _profiled(events):
+    """How many operations compute among the outermost of torch's profiler."""
+    total = 0
+    for event in events:
+        name = event.name.split("::")[-1]
+        if name in OTHER_NAMES:
+            total += _profiled(event.cpu_children)
+        elif event.name.startswith("aten::"):
+            total += name not in NO_KERNEL
+    return total
+
+
+@pytest.mark.skipif(not FAKE_DEVICES, reason="torch cannot count operations")
+@pytest.mark.parametrize("kind", ["ours", "kthvalue", "topk", "sort"])
+def test_the_profiler_of_torch_sees_as_many_operations(kind):
+    scores = [torch.randn(shape) for shape in [(16, 32)] * 5 + [(100, 32)]]
+    run = {"ours": together(scores).masks, **OTHERS}[kind]
+    with torch.profiler.profile() as profile:
+        run(scores)
+    outermost = [event for event in profile.events() if event.cpu_parent is None]
+    assert _profiled(outermost) == counted(run, scores).kernels
 
 
 @pytest.mark.skipif(not FAKE_DEVICES, reason="torch has other NaN in bfloat16")
