@@ -62,9 +62,24 @@ def test_masks_together_are_those_of_the_cpu_one_by_one(values, keep, dtype):
             assert torch.equal(found, top_k_mask(each, keep))
 
 
+# Where the two halves of the bits are as small or as large as can be, also of NaN.
+halves = st.sampled_from([0, 1, 0x7F80, 0x7FFE, 0x7FFF, 0x8000, 0xFFFF])
+patterns = st.builds(lambda high, low: high << 16 | low, halves, halves)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.lists(patterns, min_size=2, max_size=12), min_size=1, max_size=4))
+def test_numbers_are_ordered_by_their_bits_whatever_these_are(values):
+    scores = [torch.from_numpy(np.array(v, np.uint32).view(np.float32)) for v in values]
+    for keep in (0.3, 0.6, 1.0):
+        if all(kept_count(s.numel(), keep) for s in scores):
+            for found, each in zip(masks_together(scores, keep), scores):
+                assert torch.equal(found, top_k_mask(each, keep))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("ties", [False, True])
-def test_large_tensors_in_several_slabs_are_selected_exactly(dtype, ties):
+def test_large_tensors_of_different_sizes_are_selected_exactly(dtype, ties):
     generator = torch.Generator().manual_seed(1)
     scores = [torch.randn(s, generator=generator) for s in [(96, 64)] * 9 + [(500, 64)]]
     if ties:

@@ -1,10 +1,10 @@
 """Select the largest scores of many tensors on an accelerator, without waiting for it.
 
 This is a radix select on bit patterns, from plain torch operations. All scores lie in
-one buffer. For each 16 bits, highest first, a histogram for every tensor tells which
-value the threshold has there, and how many scores are left to choose among those that
-agree so far. Every step runs on the device and has a fixed size: nothing depends on a
-value that the host would have to wait for.
+one buffer. A histogram for every tensor tells which value the threshold has in its 16
+highest bits, and how many scores are left to choose among those that agree with it
+there; a second one tells the same for the 16 lowest bits. Every step runs on the device
+and has a fixed size: nothing depends on a value that the host would have to wait for.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ _BINS = 1 << 16  # of a histogram: values of 16 bits
 _FIRST_BINS = _BINS // 2  # of the first: the highest bit of a magnitude is 0
 _GROUPS = 1 << 8  # a histogram is searched by groups of bins, then inside one
 _WIDEST = 4096  # largest number of values in a row of the buffer
-_SLABS = 4  # parts of the buffer, one at a time: temporary tensors have a part's size
 
 
 def on_accelerator(tensor: Tensor) -> bool:
@@ -51,70 +50,74 @@ class Selection:
             pairs = zip(values, lengths)
             return torch.cat([torch.full((n,), v, device=device) for v, n in pairs])
 
-        self.sizes = list(sizes)
+        self.sizes, self.kept = list(sizes), list(kept)
         self.width = _widest_divisor(reduce(math.gcd, sizes))
         rows = [size // self.width for size in sizes]
         ones = [1] * len(rows)
         lasts = [sum(rows[: i + 1]) - 1 for i in range(len(rows))]
-        self.slabs = _split(sizes)  # numbers of tensors
-        self.slab_rows = [sum(rows[s.start : s.stop]) for s in self.slabs]
         # In ascending order the smallest that is kept has this rank; (tensors,)
         self.rank = of_each((s - k for s, k in zip(sizes, kept)), ones)
         self.last_row = of_each(lasts, ones)  # (tensors,)
         self.before_first_row = of_each([-1, *lasts], ones)  # (tensors,)
         self.tensor_of = of_each(range(len(rows)), rows)  # (rows,)
-        # The bin of digit 0 in the histograms of a slab, which begin with the negative
-        # digits, but for the first, which has none; (rows, 1)
-        places = [n for s in self.slabs for n in range(len(s))]
-        bins = [n * _BINS + _BINS // 2 for n in places]
-        self.bin_of_0 = of_each(bins, rows).to(torch.int32).unsqueeze(1)
-        first_bins = [n * _FIRST_BINS for n in places]
-        self.first_bin_of_0 = of_each(first_bins, rows).to(torch.int32).unsqueeze(1)
+        # Where the first histogram of its tensor begins; (rows, 1)
+        starts = range(0, _FIRST_BINS * len(rows), _FIRST_BINS)
+        self.bin_of_0 = of_each(starts, rows).to(torch.int32).unsqueeze(1)
+        # Regions of the second histogram: between them is room for what does not agree.
+        self.region = of_each(range(1, 2 * len(rows), 2), ones)  # (tensors,)
         self.one = self.bin_of_0.new_ones(1)
 
     def masks(self, scores: Sequence[Tensor]) -> List[Tensor]:
         """Mark the largest |score| of each tensor; ties in order of index."""
         dtype, device = scores[0].dtype, self.rank.device
+        if dtype == torch.float64:
+            return [_by_sort(s, k) for s, k in zip(scores, self.kept)]
         magnitude = torch.empty(sum(self.sizes), dtype=dtype, device=device)
         for part, tensor in zip(magnitude.split(self.sizes), scores):
             torch.abs(tensor.detach().reshape(-1), out=part)
         table = magnitude.view(BITS[dtype]).view(-1, self.width)  # (rows, width)
-        mask = self._mask(table, *self._thresholds(table)).view(-1)
+        threshold, rank = self._highest_digit(table)
+        if dtype == torch.float32:
+            threshold, rank = self._lowest_digit(table, threshold, rank)
+        mask = self._mask(table, threshold.to(table.dtype), rank).view(-1)
         parts = mask.split(self.sizes)
         return [part.view(s.shape) for part, s in zip(parts, scores)]
 
-    def _thresholds(self, table: Tensor) -> Tuple[Tensor, Tensor]:
-        """The smallest magnitude that is kept of each tensor, and its rank in its ties.
+    def _highest_digit(self, table: Tensor) -> Tuple[Tensor, Tensor]:
+        """The highest 16 bits of the smallest magnitude that is kept of each tensor.
 
-        Digits have 16 bits. Highest first, each is found among the scores that agree
-        with the threshold in the digits before.
+        Also its rank among the scores that agree with it there.
         """
-        digits = table.view(torch.int16).view(*table.shape, -1).unbind(-1)
-        rank, threshold = self.rank, torch.zeros_like(self.rank)
-        known: Tuple[Tensor, ...] = ()  # digits of the table and the threshold, in turn
-        for digit in reversed(digits):
-            bin_of_0 = self.bin_of_0 if known else self.first_bin_of_0
-            count = _BINS if known else _FIRST_BINS
-            bins = bin_of_0.new_zeros(len(self.sizes), count)
-            of_slabs = bins.split([len(s) for s in self.slabs])
-            rows = zip(*map(self._of_slabs, (digit, bin_of_0, *known)))
-            for counts, (part, offset, *pairs) in zip(of_slabs, rows):
-                index = part + offset
-                # A score that does not agree adds 0 to the bin of its own digit. In
-                # one bin for all of these, additions would wait for each other.
-                agrees = self.one.expand(index.shape)
-                if pairs:
-                    agrees = torch.empty_like(index)
-                    torch.eq(pairs[0], pairs[1], out=agrees)
-                for theirs, ours in zip(pairs[2::2], pairs[3::2]):
-                    agrees.mul_(theirs == ours)
-                counts.view(-1).index_add_(0, index.view(-1), agrees.reshape(-1))
-            bins = bins.view(len(self.sizes), _GROUPS, -1)
-            value, rank = _search(bins, rank, signed=bool(known))
-            threshold = torch.add(value, threshold, alpha=_BINS)
-            signed = value.to(torch.int16)  # wraps, as the digits of the table do
-            known = (*known, digit, self._by_row(signed).unsqueeze(1))
-        return threshold.to(table.dtype), rank
+        bins = self.bin_of_0.new_zeros(len(self.sizes), _FIRST_BINS)
+        # In halves: an index takes as much memory as a score.
+        for digit, start in zip(_high_half(table).chunk(2), self.bin_of_0.chunk(2)):
+            self._count(bins, digit + start)
+        return _search(bins, self.rank)
+
+    def _lowest_digit(
+        self, table: Tensor, digit: Tensor, rank: Tensor
+    ) -> Tuple[Tensor, Tensor]:
+        """The smallest that is kept of each tensor, and its rank among its ties.
+
+        The table is written over. The higher half of a score becomes the number of a
+        region: that of its tensor if it agrees, the one before or behind it if it is
+        below or above. The order stays, and the scores are indices of bins: those that
+        do not agree are spread over many bins, where they do not wait for each other.
+        """
+        high = _high_half(table)
+        near = self._by_row(digit).to(torch.int16).unsqueeze(1)
+        above = near + (near < _FIRST_BINS - 1)  # no digit is higher
+        zone = torch.clamp(high, near - 1, above)
+        shift = self._by_row(self.region - digit).to(torch.int16).unsqueeze(1)
+        torch.add(zone, shift, out=high)
+        bins = self.bin_of_0.new_zeros(2 * len(self.sizes) + 1, _BINS)
+        self._count(bins, table)
+        own = bins.narrow(0, 1, 2 * len(self.sizes)).view(-1, 2, _BINS).select(1, 0)
+        value, rank = _search(own, rank)
+        return torch.add(value, self.region, alpha=_BINS), rank
+
+    def _count(self, bins: Tensor, index: Tensor) -> None:
+        bins.view(-1).index_add_(0, index.view(-1), self.one.expand(index.numel()))
 
     def _mask(self, table: Tensor, threshold: Tensor, rank: Tensor) -> Tensor:
         """Mark what is above the threshold, and its first ties.
@@ -123,8 +126,7 @@ class Selection:
         are kept with all of their ties or with none but for one row of each tensor.
         """
         lowest = self._by_row(threshold).unsqueeze(1)  # (rows, 1)
-        slabs = zip(self._of_slabs(table), self._of_slabs(lowest))
-        ties = torch.cat([(part == low).sum(1) for part, low in slabs])
+        ties = (table == lowest).sum(1)
         until = ties.cumsum(0)
         end = until.index_select(0, self.last_row)
         left = self._by_row(end - rank) - until + ties  # ties to keep from a row on
@@ -143,21 +145,26 @@ class Selection:
         """Repeat the value of each tensor for all of its rows."""
         return of_tensors.index_select(0, self.tensor_of)
 
-    def _of_slabs(self, of_rows: Tensor) -> Tuple[Tensor, ...]:
-        return of_rows.split(self.slab_rows)
+
+def _by_sort(scores: Tensor, kept: int) -> Tensor:
+    """The same for numbers of 64 bits, which nobody trains with."""
+    magnitude = scores.detach().abs().view(BITS[scores.dtype]).flatten()
+    order = magnitude.sort(stable=True, descending=True).indices
+    mask = torch.zeros_like(magnitude, dtype=torch.bool)
+    return mask.index_fill_(0, order.narrow(0, 0, kept), True).view(scores.shape)
 
 
-def _search(bins: Tensor, rank: Tensor, *, signed: bool) -> Tuple[Tensor, Tensor]:
-    """The digit with the ``rank``-th smallest value, and the rank among its values.
+def _high_half(table: Tensor) -> Tensor:
+    """A view of the highest 16 bits of every number."""
+    return table.view(torch.int16).view(*table.shape, -1).select(2, -1)
 
-    ``bins`` (tensors, groups, bins of a group) of signed digits begin with negative
-    ones, which stand for the larger half.
-    """
-    half = bins.shape[1] // 2 if signed else 0
-    group, rank = _ascend(bins.sum(2).roll(half, 1), rank)
-    inside = (group + half) % bins.shape[1]
-    chosen = bins.gather(1, inside.view(-1, 1, 1).expand(-1, 1, bins.shape[2]))
-    value, rank = _ascend(chosen.squeeze(1), rank)
+
+def _search(bins: Tensor, rank: Tensor) -> Tuple[Tensor, Tensor]:
+    """The digit with the ``rank``-th smallest value, and the rank among its values."""
+    bins = bins.view(len(bins), _GROUPS, -1)  # (tensors, groups, bins of a group)
+    group, rank = _ascend(bins.sum(2), rank)
+    inside = group.view(-1, 1, 1).expand(-1, 1, bins.shape[2])
+    value, rank = _ascend(bins.gather(1, inside).squeeze(1), rank)
     return torch.add(value, group, alpha=bins.shape[2]), rank
 
 
@@ -165,16 +172,6 @@ def _ascend(counts: Tensor, rank: Tensor) -> Tuple[Tensor, Tensor]:
     """Find the count in which a rank lies, and the rank in it."""
     passed = counts.cumsum(1) <= rank.unsqueeze(1)
     return passed.sum(1), rank - (counts * passed).sum(1)
-
-
-def _split(sizes: Sequence[int]) -> List[range]:
-    """Divide tensors into slabs of about the same size."""
-    total, done, slabs = sum(sizes), 0, [0] * len(sizes)
-    for i, size in enumerate(sizes):
-        slabs[i] = (2 * done + size) * _SLABS // (2 * total)  # by its middle
-        done += size
-    starts = [i for i in range(len(sizes)) if not i or slabs[i] != slabs[i - 1]]
-    return [range(a, b) for a, b in zip(starts, [*starts[1:], len(sizes)])]
 
 
 def _widest_divisor(size: int) -> int:
