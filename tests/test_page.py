@@ -26,7 +26,7 @@ from test_runtime import run_without
 from onelayer_lottery.cli import main
 from onelayer_lottery.page.assemble import assemble
 from onelayer_lottery.page.build import MODULES, page
-from onelayer_lottery.page.moses import moses_tables
+from onelayer_lottery.page.moses import LEFT_OUT, moses_tables
 from onelayer_lottery.ticket.container import encode_container, open_container
 from onelayer_lottery.ticket.format import (
     Bpe,
@@ -450,3 +450,50 @@ def test_bad_input_is_refused_and_nothing_is_written(tmp_path, capsys):
     assert main(["page", golden, "-o", str(out)]) == 1
     assert "--force" in capsys.readouterr().err
     assert out.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "reasons"),
+    [
+        ("reservoir-ffn", {"reservoir_type": "cnn"}, ["reservoirs of type cnn"]),
+        ("plain", {"cross_self_attention": True}, ["--cross-self-attention"]),
+        (
+            "reservoir-ffn",
+            {"reservoir_type": "bigru", "cross_self_attention": True},
+            ["reservoirs of type bigru", "--cross-self-attention"],
+        ),
+    ],
+)
+def test_no_page_is_made_of_what_it_cannot_compute(
+    name, flags, reasons, tmp_path, capsys
+):
+    ticket, out = read_ticket(GOLDEN / f"{name}.ticket"), tmp_path / "page.html"
+    ticket.config["model"].update(flags)
+    write_ticket(ticket, tmp_path / "model.ticket")
+    assert main(["page", str(tmp_path / "model.ticket"), "-o", str(out)]) == 1
+    said = capsys.readouterr().err
+    assert f"a page cannot hold this model: it has {'; it has '.join(reasons)}" in said
+    assert not out.exists()
+
+
+def test_no_page_is_made_of_a_large_model(tmp_path, capsys, monkeypatch):
+    golden, out = str(GOLDEN / "plain.ticket"), tmp_path / "page.html"
+    monkeypatch.setattr("onelayer_lottery.cli.page._MOST_BYTES", 4 * 2752 - 1)
+    assert main(["page", golden, "-o", str(out)]) == 1
+    assert "a page cannot hold this model: it has 0.01 MB of weights" in (
+        capsys.readouterr().err
+    )
+    assert not out.exists()
+
+
+def test_no_page_is_made_for_languages_whose_rules_it_lacks(tmp_path, capsys):
+    path, out = tmp_path / "zh.ticket", tmp_path / "page.html"
+    steps = TextSteps(moses=Moses(source="zh", target="fi", dashes=False))
+    write_ticket(random_ticket(text=steps), path)
+    assert main(["page", str(path), "-o", str(out)]) == 1
+    said = capsys.readouterr().err
+    assert "it has Moses' tokens from zh; it has Moses' tokens to fi" in said
+    program = (PAGE / "moses.mjs").read_text()
+    theirs = re.search(r"LEFT_OUT = (.*);", program)[1].replace("'", '"')
+    theirs = json.loads(re.sub(r"(source|target):", r'"\1":', theirs))
+    assert theirs == {side: list(names) for side, names in LEFT_OUT.items()}

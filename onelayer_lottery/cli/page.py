@@ -8,9 +8,10 @@ from typing import List
 
 from onelayer_lottery.cli.options import add_force, refuse_existing
 from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.exports.refusal import refuse
 from onelayer_lottery.files import whole_file
 from onelayer_lottery.page.build import page
-from onelayer_lottery.page.moses import moses_tables
+from onelayer_lottery.page.moses import LEFT_OUT, moses_tables
 from onelayer_lottery.ticket.format import Ticket, read_ticket
 from onelayer_lottery.ticket.tasks import (
     LANGUAGE_MODELING,
@@ -20,6 +21,7 @@ from onelayer_lottery.ticket.tasks import (
 )
 
 _MOST_EXAMPLES = 20
+_MOST_BYTES = 1 << 30  # of the memory that page/memory.mjs takes
 
 
 def add_commands(commands) -> None:
@@ -60,6 +62,7 @@ def _page(options: argparse.Namespace) -> None:
             f"{options.ticket} is of the task {task.name}, and a page can only"
             " translate or classify"
         )
+    refuse("a page", _reasons(ticket))
     sentences = 1 if task is TRANSLATION else 2
     examples = _examples(options.examples, sentences) if options.examples else []
     text = page(
@@ -75,6 +78,30 @@ def _page(options: argparse.Namespace) -> None:
     except OSError as error:
         raise LotteryError(f"cannot write {options.output}: {error.strerror}") from None
     print(f"wrote {options.output}: open it in a browser, {len(content) / 1e3:.0f} kB")
+
+
+def _reasons(ticket: Ticket) -> List[str]:
+    """Return what the program in a page refuses, for which nobody should open one."""
+    configuration = ticket.configuration()
+    flags, reasons = configuration.model, []
+    kind = flags.get("reservoir_type")
+    if "_reservoir" in configuration.arch and kind in ("bigru", "cnn"):
+        reasons.append(f"it has reservoirs of type {kind}")
+    if flags.get("cross_self_attention"):
+        reasons.append("it has --cross-self-attention")
+    moses = ticket.text.moses if ticket.text else None
+    if moses and moses.source in LEFT_OUT["source"]:
+        reasons.append(f"it has Moses' tokens from {moses.source}")
+    if moses and moses.target in LEFT_OUT["target"]:
+        reasons.append(f"it has Moses' tokens to {moses.target}")
+    weights = [*(m.mask for m in ticket.masks.values()), *ticket.dense.values()]
+    size = 4 * sum(weight.size for weight in weights)
+    if size > _MOST_BYTES:
+        reasons.append(
+            f"it has {size / 1e6:.2f} MB of weights, and the limit is"
+            f" {_MOST_BYTES / 1e6:.0f}"
+        )
+    return reasons
 
 
 def _title(ticket: Ticket, path: Path) -> str:
