@@ -40,7 +40,7 @@ def test_the_demo_trains_both_models_and_ends_with_a_table(tmp_path):
     page = tmp_path / "out" / "translator.html"
     assert done.stdout.splitlines()[-1].startswith(f"open {page} in a browser")
     text = page.read_text(encoding="utf-8")
-    assert "<h1>de to en: one-layer-random</h1>" in text
+    assert "German to English, in the words of a small grammar</h1>" in text
     assert (tmp_path / "out" / "test.de").read_text("utf-8").splitlines()[0] in text
 
 

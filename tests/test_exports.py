@@ -280,6 +280,9 @@ def check_translator(transformers, folder, ticket, lines):
         assert np.array(rows) == pytest.approx(wanted.numpy(), abs=1e-4)
     found = translator.search([source for source, _ in pairs], beam=5)
     assert [row[1:] for row in generated] == [[*best.symbols, 2] for best in found]
+    # A translator cuts lines that its model cannot read, a tokenizer does not.
+    most = SHORT["max_source_positions"] - 1
+    symbols = [[*row[:-1][:most], row[-1]] for row in symbols]
     assert symbols == [translator.encode(line) for line in lines]
     assert text == [translator._decode(best) for best in found]
     return name

@@ -31,4 +31,4 @@ mkdir -p "$out"
     --max-tokens 6000 --remove-bpe sentencepiece --required-batch-size-multiple 1 --cpu \
     > "$out/generate.log" 2> "$out/generate.err"
 grep -o "nll_loss [0-9.]*" "$out/train.log" | tail -1
-grep ^D- "$out/generate.log" | sort -V | cut -f 3 | sacrebleu -b "$data/reference.en"
+grep ^D- "$out/generate.log" | sort -V | cut -f 3 | "${PYTHON:-python}" -m sacrebleu -b "$data/reference.en"
