@@ -157,11 +157,11 @@ def test_words_that_the_model_does_not_know_are_noticed(browser, model):
     shown = Page(browser, model)
     shown.write("w1 unheard")
     shown.settled()
-    assert shown.text("message") == "The model does not know every word of your text."
+    assert shown.text("note") == "The model does not know every word of your text."
     shown.at("source").send_keys("\n" + "w1 " * 20)
-    shown.until(lambda: shown.text("message").startswith("A line is longer"))
+    shown.until(lambda: shown.text("note").startswith("A line is longer"))
     shown.write("w1 w2")
-    shown.until(lambda: shown.text("message") == "")
+    shown.until(lambda: shown.text("note") == "")
 
 
 def test_the_idea_is_shown(browser, model):

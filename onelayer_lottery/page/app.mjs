@@ -83,8 +83,7 @@ const shown = {
     }
     if (last) stale(false);
     const any = what => answers.some(list => list[0]?.[what]);
-    const note = any('cut') ? CUT : any('unheard') ? UNHEARD : '', before = $('message').textContent;
-    if (note !== before && (note || (last && [CUT, UNHEARD].includes(before)))) say(note);
+    $('note').textContent = any('cut') ? CUT : any('unheard') ? UNHEARD : '';
     showAlternatives();
   },
 
