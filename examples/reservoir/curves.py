@@ -170,6 +170,7 @@ def draw(lines: List[Line], title: str, folder: Path) -> None:
             ax.plot(
                 *(times, middle),
                 **{"color": colour, "label": line.label, "marker": marker},
+                linestyle="-" if number < len(COLOURS) else ":",
                 markersize=4,
             )
             low = [m - a for m, a in zip(middle, around)]
