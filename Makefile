@@ -1,5 +1,5 @@
 # make demo    the main job: dense against one-layer random on a small corpus
-# make check   linter, types and the fast tests, in about three minutes
+# make check   linter, types and the fast tests, in about two minutes
 # make test    all tests
 # make lint    ruff and mypy
 # make matrix  the fast tests on every supported Python that is found here
