@@ -24,6 +24,7 @@ from page import (
 from test_runtime import run_without
 
 from onelayer_lottery.cli import main
+from onelayer_lottery.cli.page import _MOST_BYTES
 from onelayer_lottery.page.assemble import assemble
 from onelayer_lottery.page.build import MODULES, page
 from onelayer_lottery.page.moses import LEFT_OUT, moses_tables
@@ -478,6 +479,8 @@ def test_no_page_is_made_of_what_it_cannot_compute(
 
 def test_no_page_is_made_of_a_large_model(tmp_path, capsys, monkeypatch):
     golden, out = str(GOLDEN / "plain.ticket"), tmp_path / "page.html"
+    limit = (PAGE / "memory.mjs").read_text()
+    assert f"MOST_BYTES = 2 ** {_MOST_BYTES.bit_length() - 1};" in limit
     monkeypatch.setattr("onelayer_lottery.cli.page._MOST_BYTES", 4 * 2752 - 1)
     assert main(["page", golden, "-o", str(out)]) == 1
     assert "a page cannot hold this model: it has 0.01 MB of weights" in (

@@ -46,6 +46,16 @@ def result(variant, seed, bleu):
     }
 
 
+def run_curves(folder, *flags):
+    words = [FOLDER / "curves.py", folder, folder / "times.json", "-o", folder, *flags]
+    return subprocess.run(
+        [str(warm("python")), *map(str, words)],
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+
+
 def test_the_script_prints_a_table_and_draws_what_is_there(tmp_path):
     runs = [result("all-trained", 1, 8.0), result("all-trained", 2, 10.0)]
     runs.append(result("skip", 1, 9.0))
@@ -53,13 +63,7 @@ def test_the_script_prints_a_table_and_draws_what_is_there(tmp_path):
     (tmp_path / "results.jsonl").write_text(lines, encoding="utf-8")
     times = {"seconds": {"all-trained": 0.2, "skip": 0.1}}
     (tmp_path / "times.json").write_text(json.dumps(times), encoding="utf-8")
-    words = [FOLDER / "curves.py", tmp_path, tmp_path / "times.json", "-o", tmp_path]
-    done = subprocess.run(
-        [str(warm("python")), *map(str, words)],
-        capture_output=True,
-        encoding="utf-8",
-        check=True,
-    )
+    done = run_curves(tmp_path)
     trained, skip = done.stdout.splitlines()[2:]
     assert trained.startswith(
         "| all trained | 2 | 9.00 ±1.41 | 4.000 ±0.000 | 0.200 | 40"
@@ -90,14 +94,7 @@ def test_language_models_have_bits_and_a_line_for_each_fraction_kept(tmp_path):
     lines = "".join(json.dumps(run) + "\n" for run in runs)
     (tmp_path / "results.jsonl").write_text(lines, encoding="utf-8")
     (tmp_path / "times.json").write_text('{"seconds": {"one-layer": 0.5}}')
-    words = [FOLDER / "curves.py", tmp_path, tmp_path / "times.json", "-o", tmp_path]
-    words += ["--grid", ROOT / "examples" / "lm" / "grid.yaml"]
-    done = subprocess.run(
-        [str(warm("python")), *map(str, words)],
-        capture_output=True,
-        encoding="utf-8",
-        check=True,
-    )
+    done = run_curves(tmp_path, "--grid", ROOT / "examples" / "lm" / "grid.yaml")
     first, second = done.stdout.splitlines()[2:]
     end = " | 1 | 2.500 | 3.000 | 0.500 | 5 | 1.000 | 90 | 12 |"
     assert first == f"| one-layer, keep 0.3{end}"
