@@ -125,7 +125,7 @@ def test_best_shrinks_branches_with_depth_and_not_queries_and_keys():
 
 
 def test_scores_grow_with_width_in_best_alone():
-    for preset, bound in (("paper", 1 / math.sqrt(32)), ("best", math.sqrt(32) / 128)):
+    for preset, bound in (("paper", 1 / math.sqrt(32)), ("best", 32 / 128**1.5)):
         model = build_tiny(mask_preset=preset, decoder_ffn_embed_dim=32)
         scores = model.decoder.layers[0].fc2.masked.scores
         assert scores.abs().max().item() == pytest.approx(bound, rel=0.02)
@@ -258,7 +258,7 @@ def frequencies(fairseq):
     return -sum(n / total * math.log2(n / total) for n in counts.values())
 
 
-def test_updates_change_sums_alike_at_every_width_with_the_rule_only(fairseq):
+def test_updates_change_sums_more_in_large_models_without_the_rule_only(fairseq):
     script = ROOT / "examples" / "learning" / "updates.py"
     words = [sys.executable, script, fairseq.folder / "data-bin", "--updates", "2"]
     words += ["--widths", "32", "256", "--depths", "2", "8", "--sentences", "12"]
@@ -274,7 +274,7 @@ def test_updates_change_sums_alike_at_every_width_with_the_rule_only(fairseq):
         return sum(wide[layers]) / sum(narrow[layers])
 
     assert growth("fan-in") > 1.5
-    assert 0.5 < growth("width") < 1.2
+    assert 0.2 < growth("width") < 1
     one_gain, by_depth = (rows[r] for r in ("--mask-gain 0.5", "gains by depth"))
     assert by_depth[1] / by_depth[0] < one_gain[1] / one_gain[0]
 

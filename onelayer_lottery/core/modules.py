@@ -286,14 +286,14 @@ def score_bound(inputs: int, size: str = "fan-in", *, embedding: bool = False) -
     """The largest first score of a weight with this number of inputs.
 
     Adam moves each score by about the learning rate, so the bound gives a rate its
-    meaning. The changes of one update add up over the inputs of a sum. For an update to
-    change the output equally at every width, the fraction of the scores' range that it
-    crosses must fall as 1/sqrt(inputs): that is "width", which equals "fan-in" at 128
-    inputs. An embedding is looked up, not summed: its bound is the same at every width.
+    meaning. One update moves all inputs of a sum the same way. For an update to change
+    the sum equally at every width, the fraction of the scores' range that it crosses
+    must fall as 1/inputs: that is "width", which equals "fan-in" at 128 inputs. An
+    embedding is looked up, not summed: its bound is the same at every width.
     """
     if size == "fan-in":
         return 1 / math.sqrt(inputs)
-    return 1 / math.sqrt(512) if embedding else math.sqrt(inputs) / 128
+    return 1 / math.sqrt(512) if embedding else inputs / 128**1.5
 
 
 def draw_scores(
