@@ -10,10 +10,13 @@ The first writes gpu.json, which is worth sending back: nobody has run it yet.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import os
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import median
-from typing import Any, Callable, Dict, List, Sequence
+from typing import Any, Callable, ContextManager, Dict, List, Sequence
 from unittest.mock import patch
 
 import torch
@@ -36,22 +39,28 @@ from torch import Tensor
 from onelayer_lottery.core.mask import kept_count, top_k_mask
 from onelayer_lottery.core.methods import METHODS, MaskMethod
 from onelayer_lottery.core.modules import MaskedWeight
-from onelayer_lottery.core.selection import Selection
+from onelayer_lottery.core.selection import OPT_IN, Selection, selection_for
 from onelayer_lottery.files import whole_file
 
 KEEP = 0.5
 TOKENS = 4096
 ARCHS = ("small", "wide", "base")  # whose cost is counted
 KINDS = ("dense", "ours", "kthvalue", "sort")
+HAS_TRITON = importlib.util.find_spec("triton") is not None
 # GB/s of memory, from the makers' data sheets; a launch takes about 5 microseconds.
 BANDWIDTH = {"V100": 900, "A100": 1555}
 LAUNCH = 5e-6
 
 
-def together(scores: List[Tensor]) -> Selection:
+def together(scores: List[Tensor], make: Callable = Selection) -> Any:
     sizes = [s.numel() for s in scores]
     kept = [kept_count(size, KEEP) for size in sizes]
-    return Selection(sizes, kept, device=scores[0].device)
+    return make(sizes, kept, device=scores[0].device)
+
+
+def in_triton(kind: str) -> ContextManager:
+    """Select with the kernels in Triton if that is the kind."""
+    return patch.dict(os.environ, {OPT_IN: "1"}) if kind == "triton" else nullcontext()
 
 
 def by_kthvalue(score: Tensor) -> Tensor:
@@ -118,6 +127,37 @@ def count_costs(name: str) -> Dict[str, Cost]:
         return {kind: counted(run, scores) for kind, run in selections.items()}
 
 
+def count_triton(name: str) -> Cost:
+    """The same for the kernels in Triton, from what each of them reads and writes."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from onelayer_lottery.core import selection_triton
+
+    class Counting(selection_triton.TritonSelection):
+        launches = moved = 0
+
+        def _pointers(self, scores: Sequence[Tensor]) -> Tensor:
+            return self.rank  # a fake tensor has no address
+
+        def _launch(self, kernel: Any, *arguments: Any) -> None:
+            self.launches += 1
+            self.moved += sum(self.sizes) * 4
+            if kernel is selection_triton._write_masks:
+                self.moved += sum(self.sizes)
+            if kernel is selection_triton._count_digits:
+                # At most: every program reads and writes each count of its tensor.
+                bins = arguments[5]
+                self.moved += self.blocks * bins.shape[1] * 2 * bins.element_size()
+
+    with FakeTensorMode():
+        scores = [torch.empty(s, device="cuda") for s in mask_shapes(named_size(name))]
+        selection = together(scores, Counting)
+        cost = counted(selection.masks, scores)
+    return cost._replace(
+        kernels=cost.kernels + selection.launches, moved=cost.moved + selection.moved
+    )
+
+
 def count_dense_step(name: str) -> Cost:
     """The cost of a training step of the stock model, on fake tensors as well."""
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -148,13 +188,13 @@ def count_dense_step(name: str) -> Cost:
         return counted(step, [])
 
 
-def count_table() -> str:
+def count_table(costs_of: Callable[[str], Dict[str, Cost]] = count_costs) -> str:
     heads = ["arch", "selection", "masks", "kernels", "bytes / scores", "peak / scores"]
     heads += [f"{name}, ms" for name in BANDWIDTH]
     lines = []
     for name in ARCHS:
         masks = mask_shapes(named_size(name))
-        for kind, cost in count_costs(name).items():
+        for kind, cost in costs_of(name).items():
             times = [
                 f"{1e3 * (cost.moved / (speed * 1e9) + cost.kernels * LAUNCH):.1f}"
                 for speed in BANDWIDTH.values()
@@ -162,7 +202,8 @@ def count_table() -> str:
             ratio = [f"{part / cost.scores:.2f}" for part in (cost.moved, cost.peak)]
             lines.append([name, kind, str(len(masks)), str(cost.kernels), *ratio])
             # Of the others the kernels read the scores many times: no estimate.
-            lines[-1] += times if kind == "ours" else ["-"] * len(times)
+            known = kind in ("ours", "triton")
+            lines[-1] += times if known else ["-"] * len(times)
     return markdown(heads, lines)
 
 
@@ -183,6 +224,7 @@ def check_exactness(device: str) -> List[str]:
     """Compare masks on the device with those on the CPU; return what differs."""
     generator = torch.Generator().manual_seed(1)
     problems = []
+    kinds = ("ours", "triton") if HAS_TRITON and device != "cpu" else ("ours",)
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         for what in ("random", "tied", "constant", "not finite"):
             shapes = ((96, 64), (4000, 64), (96, 64))
@@ -196,9 +238,16 @@ def check_exactness(device: str) -> List[str]:
                     score[::7], score[1::7] = torch.inf, torch.nan
             scores = [s.to(dtype) for s in scores]
             moved = [s.to(device) for s in scores]
-            for found, score in zip(together(moved).masks(moved), scores):
-                if not torch.equal(found.cpu(), top_k_mask(score, KEEP)):
-                    problems.append(f"{what} scores of {dtype}: the masks differ")
+            for kind in kinds:
+                with in_triton(kind):
+                    masks = together(moved, selection_for).masks(moved)
+                if not all(
+                    torch.equal(mask.cpu(), top_k_mask(score, KEEP))
+                    for mask, score in zip(masks, scores)
+                ):
+                    problems.append(
+                        f"{kind}, {what} scores of {dtype}: the masks differ"
+                    )
     return problems
 
 
@@ -214,13 +263,23 @@ def step_rows(name: str, size: Size, device: str, precision: str, rounds: int):
         sample = [batch(TOKENS if device != "cpu" else 64, size)]
 
         def step() -> None:
-            trainer.train_step(sample)
+            with in_triton(kind):
+                trainer.train_step(sample)
             if device != "cpu":
                 torch.cuda.synchronize()
 
         return step
 
-    works = {kind: stepper(kind) for kind in KINDS}
+    pairs = [
+        ("ours", "ours", "dense", 1.10),
+        ("kthvalue", "kthvalue", "ours", 1.0),
+        ("sort", "sort", "ours", 1.0),
+    ]
+    kinds = list(KINDS)
+    if HAS_TRITON and device != "cpu":
+        pairs.append(("triton", "triton", "ours", 1.0))
+        kinds.append("triton")
+    works = {kind: stepper(kind) for kind in kinds}
     title = f"{name}, {precision}"
     seconds = interleave(works, rounds, title=title, warm_up=2)
     note = ", ".join(f"{k} {1e3 * median(v):.1f} ms" for k, v in seconds.items())
@@ -229,16 +288,12 @@ def step_rows(name: str, size: Size, device: str, precision: str, rounds: int):
             name=f"{name}-{precision}-{kind}",
             what=f"training step, {name}, {precision}, {upper} / {lower}",
             target=target,
-            at_most=kind == "ours",
+            at_most=kind in ("ours", "triton"),
             values=ratios(seconds[upper], seconds[lower]),
             measured=seconds,
             detail=note if kind == "ours" else "",
         )
-        for kind, upper, lower, target in (
-            ("ours", "ours", "dense", 1.10),
-            ("kthvalue", "kthvalue", "ours", 1.0),
-            ("sort", "sort", "ours", 1.0),
-        )
+        for kind, upper, lower, target in pairs
     ]
 
 
@@ -247,6 +302,8 @@ def main() -> None:
     hush_fairseq()
     if options.count:
         print(f"{count_table()}\n\n{dense_table()}")
+        if HAS_TRITON:
+            print(f"\n{count_table(lambda name: {'triton': count_triton(name)})}")
         return
     METHODS.update(kthvalue=ByKthvalue, sort=BySort)
     problems = check_exactness(options.device)

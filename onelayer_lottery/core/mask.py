@@ -15,7 +15,7 @@ from onelayer_lottery.core.kernels import (
     score_gradient,
     write_above,
 )
-from onelayer_lottery.core.selection import BITS, Selection, on_accelerator
+from onelayer_lottery.core.selection import BITS, on_accelerator, selection_for
 
 # The bit pattern of the smallest magnitude that a mask kept.
 ThresholdHint = int
@@ -39,7 +39,7 @@ def top_k_mask(scores: Tensor, keep: float) -> Tensor:
     if kept <= 0 or kept >= scores.numel():
         return torch.full_like(scores, kept > 0, dtype=torch.bool)
     if on_accelerator(scores):
-        selection = Selection([scores.numel()], [kept], device=scores.device)
+        selection = selection_for([scores.numel()], [kept], device=scores.device)
         return selection.masks([scores])[0]
     magnitude = scores.detach().abs().view(BITS[scores.dtype]).flatten()
     return _select_on_cpu(magnitude, kept).view(scores.shape)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Dict, Iterable, List, Optional, Tuple, Type
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional, Tuple, Type
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from onelayer_lottery.core.mask import (
     soften,
     write_masked,
 )
-from onelayer_lottery.core.selection import Selection, on_accelerator
+from onelayer_lottery.core.selection import on_accelerator, selection_for
 
 if TYPE_CHECKING:
     from onelayer_lottery.core.modules import MaskedWeight
@@ -80,7 +80,7 @@ class SelectTogether:
     """
 
     def __init__(self) -> None:
-        self._selections: Dict[Tuple, Selection] = {}
+        self._selections: Dict[Tuple, Any] = {}
 
     def before_update(self, weights: Iterable[MaskedWeight]) -> None:
         """Give every weight on an accelerator the mask that it will write next."""
@@ -102,7 +102,7 @@ class SelectTogether:
             tensors, kept_counts, methods = zip(*group)
             sizes = tuple(tensor.numel() for tensor in tensors)
             key = (device, dtype, sizes, kept_counts)
-            used[key] = self._selections.get(key) or Selection(
+            used[key] = self._selections.get(key) or selection_for(
                 sizes, kept_counts, device=device
             )
             for method, mask in zip(methods, used[key].masks(tensors)):

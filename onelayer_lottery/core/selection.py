@@ -10,11 +10,19 @@ and has a fixed size: nothing depends on a value that the host would have to wai
 from __future__ import annotations
 
 import math
+import os
 from functools import reduce
-from typing import Iterable, List, Sequence, Tuple
+from typing import TYPE_CHECKING, Iterable, List, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor
+
+from onelayer_lottery.errors import LotteryError
+
+if TYPE_CHECKING:
+    from onelayer_lottery.core.selection_triton import TritonSelection
+
+OPT_IN = "ONELAYER_LOTTERY_TRITON"  # set it to 1 to select with kernels in Triton
 
 # Floating point numbers of one sign order as their bit patterns do.
 BITS = {
@@ -33,6 +41,22 @@ _WIDEST = 4096  # largest number of values in a row of the buffer
 def on_accelerator(tensor: Tensor) -> bool:
     """Whether a value of this tensor makes the host wait."""
     return tensor.device.type != "cpu"
+
+
+def selection_for(
+    sizes: Sequence[int], kept: Sequence[int], *, device: torch.device
+) -> Union[Selection, TritonSelection]:
+    """A selection for tensors of these sizes: in Triton if the user asks for it."""
+    if os.environ.get(OPT_IN) != "1" or device.type != "cuda":
+        return Selection(sizes, kept, device=device)
+    try:
+        from onelayer_lottery.core.selection_triton import TritonSelection
+    except ImportError as error:
+        raise LotteryError(
+            f"{OPT_IN}=1 needs the package triton ({error}); install it, or unset the"
+            " variable to select with torch alone"
+        ) from None
+    return TritonSelection(sizes, kept, device=device)
 
 
 class Selection:
@@ -162,13 +186,13 @@ def _high_half(table: Tensor) -> Tensor:
 def _search(bins: Tensor, rank: Tensor) -> Tuple[Tensor, Tensor]:
     """The digit with the ``rank``-th smallest value, and the rank among its values."""
     bins = bins.view(len(bins), _GROUPS, -1)  # (tensors, groups, bins of a group)
-    group, rank = _ascend(bins.sum(2), rank)
+    group, rank = ascend(bins.sum(2), rank)
     inside = group.view(-1, 1, 1).expand(-1, 1, bins.shape[2])
-    value, rank = _ascend(bins.gather(1, inside).squeeze(1), rank)
+    value, rank = ascend(bins.gather(1, inside).squeeze(1), rank)
     return torch.add(value, group, alpha=bins.shape[2]), rank
 
 
-def _ascend(counts: Tensor, rank: Tensor) -> Tuple[Tensor, Tensor]:
+def ascend(counts: Tensor, rank: Tensor) -> Tuple[Tensor, Tensor]:
     """Find the count in which a rank lies, and the rank in it."""
     passed = counts.cumsum(1) <= rank.unsqueeze(1)
     return passed.sum(1), rank - (counts * passed).sum(1)

@@ -71,8 +71,8 @@ class MaskConfig(FairseqDataclass):
     mask_scores: ChoiceEnum(SCORE_SIZES) = flag_field(
         "fan-in",
         "bound of the first scores. fan-in: 1/sqrt(inputs), as in the paper; width:"
-        " inputs/128^1.5, and 1/sqrt(512) for embeddings, so that one learning rate fits"
-        " every width",
+        " inputs/128^1.5, and 1/sqrt(512) for embeddings, so that one learning rate"
+        " fits every width",
     )
     mask_share: ChoiceEnum(SHARES) = flag_field(
         "layers",
