@@ -102,7 +102,7 @@ def trained(tmp_path_factory) -> Trained:
     rows = pairs(260)
     write(folder / "tsv" / "train.tsv", rows[:200])
     write(folder / "tsv" / "dev.tsv", rows[200:])
-    short = ["--max-positions", 64, "--long", "cut"]
+    short = ["--max-positions", 64, "--long", "cut", "--sentences"]
     prepare("QQP", folder / "tsv", folder / "QQP", *short)
     data = folder / "QQP" / "data-bin"
     log = train("QQP", data, folder / "model")
@@ -236,6 +236,32 @@ def test_the_embeddings_of_a_dense_roberta_are_imported(trained):
     )
     assert re.search(r"found (\d+) of \1 symbols, 0 missing", log)
     assert "found 66 of 66 positions" in log
+
+
+def test_a_model_trained_on_masked_words_is_a_start_for_both(trained):
+    sentences = trained.folder / "QQP" / "sentences"
+    save = trained.folder / "pretrained"
+    script("pretrain.sh", sentences, save, *SMALL, UPDATES="3", WARMUP="1")
+    assert (save / "dict.txt").read_bytes() == (sentences / "dict.txt").read_bytes()
+    path = save / "checkpoint_best.pt"
+    train(
+        *("QQP", trained.data, trained.folder / "tuned"),
+        *("--finetune-from-model", path),
+        arch="roberta",
+        updates=1,
+    )
+    tuned = sums(trained.folder / "tuned" / "checkpoint_last.pt")
+    name = "encoder.sentence_encoder.embed_tokens.weight"
+    apart = (tuned[name] - sums(path)[name]).abs().max()
+    assert apart <= 1.01e-3  # one update at 1e-3 from there, and not a new draw
+    log = train(
+        *("QQP", trained.data, trained.folder / "from-pretrained"),
+        *("--encoder-embed-path", path),
+        updates=1,
+    )
+    assert re.search(r"found (\d+) of \1 symbols, 0 missing", log)
+    done = script("pretrain.sh", trained.folder, save, status=1)
+    assert "dict.txt is missing: make" in done.stderr
 
 
 def test_a_regression_trains_and_is_evaluated(trained):

@@ -99,6 +99,12 @@ def options() -> argparse.Namespace:
         help="what to do with longer pairs: cut shortens the longer sentence",
     )
     parser.add_argument(
+        "--sentences",
+        action="store_true",
+        help="also write OUT/sentences, the sentences of the pairs one by one, for"
+        " pretrain.sh",
+    )
+    parser.add_argument(
         "--skip-bad",
         action="store_true",
         help="leave out rows with missing columns, empty sentences or no label, which"
@@ -193,6 +199,8 @@ def binarise(chosen: argparse.Namespace, examples: Dict[str, List[Example]]) -> 
         both.unlink()
     for name in INPUTS:
         column(part, pieces, name, examples, ["--srcdict", str(dictionary)])
+    if chosen.sentences:
+        one_by_one(chosen.out / "sentences", pieces, examples, dictionary)
     if chosen.regression:
         (part / "label").mkdir()
         for split in examples:
@@ -201,6 +209,26 @@ def binarise(chosen: argparse.Namespace, examples: Dict[str, List[Example]]) -> 
             )
     else:
         column(part, pieces, "label", examples, ["--padding-factor", "1"])
+    put_in_place(part, folder)
+
+
+def one_by_one(
+    folder: Path, pieces: Path, examples: Dict[str, List[Example]], dictionary: Path
+) -> None:
+    """All sentences without their labels, as the task masked_lm reads them."""
+    part = Path(tempfile.mkdtemp(prefix=".sentences.", dir=folder.parent))
+    words = ["--only-source", "--destdir", str(part), "--srcdict", str(dictionary)]
+    words += ["--workers", str(os.cpu_count() or 1)]
+    for split in ("train", "valid"):
+        path = pieces / f"{split}.sentences"
+        pairs = (row.inputs for row in examples[split])
+        corpus.write_lines(path, (sentence for pair in pairs for sentence in pair))
+        words += [f"--{split}pref", str(path)]
+    corpus.preprocess(words, part)
+    put_in_place(part, folder)
+
+
+def put_in_place(part: Path, folder: Path) -> None:
     if folder.exists():
         shutil.rmtree(folder)
     part.chmod(0o755)

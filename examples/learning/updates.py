@@ -4,9 +4,11 @@
 
 A learning rate is right for every width if an update changes what a layer puts out by
 the same fraction at each of them. For every masked weight W with the input x that it
-had at the start, this measures |(W' - W) x| / |W x|, where W' is the weight after some
+had before, this measures |(W' - W) x| / |W x|, where W' is the weight after some
 updates of Adam, and takes the mean over the weights of a kind. For depth it measures
 how far the same updates move the last hidden state of the decoder, all layers together.
+--after N measures updates of a model that has been trained for N: by then gradients
+agree with each other, which they do not at the start.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import io
 import logging
 from collections import defaultdict
 from statistics import mean
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Tuple
 
 import torch
 from fairseq import options, tasks
@@ -28,7 +30,7 @@ from torch import Tensor, nn
 import onelayer_lottery.plugin  # noqa: F401  registers the architectures
 from onelayer_lottery.core.modules import MaskedEmbedding, MaskedLinear
 
-RATE = 3e-4  # as early in the warm-up to 3e-3
+PEAK, WARMUP = 3e-3, 100  # a warm-up from a tenth of the preset's rate
 KINDS = {
     "q, k": ("q_proj", "k_proj"),
     "v, out": ("v_proj", "out_proj"),
@@ -51,6 +53,9 @@ def main() -> None:
     parser.add_argument("--widths", type=int, nargs="*", default=[64, 128, 256, 512])
     parser.add_argument("--depths", type=int, nargs="*", default=[3, 6, 12])
     parser.add_argument("--updates", type=int, default=5, metavar="N")
+    parser.add_argument(
+        "--after", type=int, default=0, metavar="N", help="train for N updates first"
+    )
     parser.add_argument("--sentences", type=int, default=64, help="of a batch")
     chosen = parser.parse_args()
     rows = [
@@ -101,28 +106,35 @@ class Model:
                 options.parse_args_and_arch(parser, words)
             )
             task = tasks.setup_task(cfg.task)
-            task.load_dataset("valid")
+            task.load_dataset("train")
             self.model = task.build_model(cfg.model).train()
         for layer in self.model.modules():
             if isinstance(layer, MultiheadAttention):
                 layer.skip_embed_dim_check = True  # or it never calls its projections
-        data, size = task.dataset("valid"), chosen.sentences
+        data, size = task.dataset("train"), chosen.sentences
+        count = chosen.after + chosen.updates + 1
         self.batches = [
             data.collater([data[i] for i in range(start, start + size)])
-            for start in range(0, (chosen.updates + 1) * size, size)
+            for start in range(0, count * size, size)
         ]
-
-    def update(self) -> None:
         trained = [p for p in self.model.parameters() if p.requires_grad]
-        adam = torch.optim.Adam(trained, lr=RATE, betas=(0.9, 0.98))
-        for batch in self.batches[1:]:
+        self.adam = torch.optim.Adam(trained, betas=(0.9, 0.98))
+        self.measured = range(chosen.after, count - 1)
+        self.update(range(chosen.after))
+
+    def update(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            rate = PEAK * min(max(number + 1, WARMUP / 10) / WARMUP, 1)
+            for group in self.adam.param_groups:
+                group["lr"] = rate
+            batch = self.batches[number + 1]  # the first one is for measuring
             logits, _ = self.model(**batch["net_input"])
             loss = nn.functional.cross_entropy(
                 logits.flatten(0, 1), batch["target"].flatten(), ignore_index=1
             )
-            adam.zero_grad()
+            self.adam.zero_grad()
             loss.backward()
-            adam.step()
+            self.adam.step()
 
     @torch.no_grad()
     def moved(self) -> float:
@@ -130,7 +142,7 @@ class Model:
         inputs = self.batches[0]["net_input"]
         before, _ = self.model(**inputs, features_only=True)
         with torch.enable_grad():
-            self.update()
+            self.update(self.measured)
         after, _ = self.model(**inputs, features_only=True)
         return change(before, after)
 
@@ -140,7 +152,7 @@ class Model:
         inputs = self._inputs()
         before = {name: self._output(name, x) for name, x in inputs.items()}
         with torch.enable_grad():
-            self.update()
+            self.update(self.measured)
         for name, x in inputs.items():
             yield name, change(before[name], self._output(name, x))
 
