@@ -221,6 +221,8 @@ def test_tokens_of_moses_are_those_of_sacremoses(source, target, dashes):
     every = ["a" + "".join(codes[i : i + 99]) for i in range(0, len(codes), 99)]
     pairs = grammar.sentence_pairs(100, seed=3)
     lines = [*RAW, *noise, *every, *(side for pair in pairs for side in pair)]
+    if sacremoses.__version__ < "0.2":  # it undoes its own marks in another order
+        lines = [line for line in lines if "DOTMULTI" not in line]
     program = """
         import {readFileSync} from 'node:fs';
         import {Moses} from './moses.mjs';
@@ -281,7 +283,11 @@ def test_rules_that_a_page_has_not_are_named(of, target, sentence, tmp_path):
 
 
 @needs_node
-@pytest.mark.parametrize("text", ["." * 10**6, " " * 10**6 + "a", "DOT" * 10**6])
+@pytest.mark.parametrize(
+    "text",
+    ["." * 10**6, " " * 10**6 + "a", "DOT" * 10**6],
+    ids=["dots", "spaces", "marks"],  # pytest puts them into the environment
+)
 def test_a_line_of_a_megabyte_is_tokenised_at_once(text):
     program = """
         import {readFileSync} from 'node:fs';
