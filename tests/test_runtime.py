@@ -30,7 +30,11 @@ from onelayer_lottery.conversion.ticket_tensors import first_names
 from onelayer_lottery.conversion.to_checkpoint import baked_checkpoint
 from onelayer_lottery.conversion.to_model import baked_model
 from onelayer_lottery.errors import LotteryError
-from onelayer_lottery.inference.engines import load_ticket
+from onelayer_lottery.inference.engines import (
+    load_classifier,
+    load_language_model,
+    load_ticket,
+)
 from onelayer_lottery.inference.fairseq_classifier import (
     Classifier as FairseqClassifier,
 )
@@ -426,6 +430,19 @@ def test_numbers_that_make_no_sense_are_misuse(flag, value, most):
     assert done.returncode == 2
     said = f"{flag} {value}: give a number from 1 to {most}"
     assert said.encode() in done.stderr
+
+
+def test_numbers_that_make_no_sense_are_refused_in_python_too():
+    path = GOLDEN / "plain.ticket"
+    for load in (load_ticket, load_classifier, load_language_model):
+        with pytest.raises(LotteryError, match="threads is 100000: give a number from"):
+            load(path, threads=100_000)
+    with pytest.raises(LotteryError, match="batch is -1: give a number from 1 to"):
+        load_ticket(path, batch=-1)
+    translator = load_ticket(path)
+    for beam in (0, 1001, 2.5):
+        with pytest.raises(LotteryError, match=f"beam is {beam}: give a number"):
+            translator.translate(["a"], beam=beam)
 
 
 # Bad input

@@ -21,6 +21,7 @@ from onelayer_lottery.cli.options import say
 from onelayer_lottery.cli.progress import Progress
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.inference.streaming import waiting_lines
+from onelayer_lottery.runtime.engine import out_of_range
 
 if TYPE_CHECKING:
     from onelayer_lottery.runtime.classifier import Prediction
@@ -53,8 +54,8 @@ def _add_translate(commands) -> None:
 
 
 def _translate(options: argparse.Namespace) -> None:
-    _check_number(options, "--beam", options.beam, least=1, most=1000)
-    _check_number(options, "--batch-size", options.batch_size, most=1_000_000)
+    _check_number(options, "--beam", "beam", options.beam)
+    _check_number(options, "--batch-size", "batch", options.batch_size)
     from onelayer_lottery.inference.engines import load_ticket
 
     translator = load_ticket(
@@ -92,7 +93,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
 
 
 def engine_options(options: argparse.Namespace) -> Dict[str, Any]:
-    _check_number(options, "--threads", options.threads, most=1024)
+    _check_number(options, "--threads", "threads", options.threads)
     return {
         "engine": options.engine,
         "compute": options.compute,
@@ -101,11 +102,11 @@ def engine_options(options: argparse.Namespace) -> Dict[str, Any]:
 
 
 def _check_number(
-    options: argparse.Namespace, flag: str, value: int, *, least: int = 0, most: int
+    options: argparse.Namespace, flag: str, name: str, value: int
 ) -> None:
-    """Refuse numbers with which CTranslate2 would crash or not end; 0 is a default."""
-    if not least <= value <= most:
-        options.error(f"{flag} {value}: give a number from 1 to {most}")
+    problem = out_of_range(name, value)
+    if problem:
+        options.error(f"{flag} {value}: {problem}")
 
 
 def _add_classify(commands) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Callable
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.runtime.classifier import Classifier, PairClassifier
 from onelayer_lottery.runtime.ctranslate2_model import COMPUTE, unsupported
+from onelayer_lottery.runtime.engine import check_numbers
 from onelayer_lottery.runtime.language_model import LanguageModel, TextModel
 from onelayer_lottery.runtime.translator import LineTranslator, Translator
 from onelayer_lottery.runtime.weights import ticket_model
@@ -49,6 +50,7 @@ def load_ticket(
     can run the model, else fairseq, and says so to ``warn``. ``compute`` int8 is faster
     and rounds weights. ``threads`` and ``batch``, in sentences, are chosen if 0.
     """
+    check_numbers(threads=threads, batch=batch)
     ticket = _read(path, TRANSLATION)
     options = {"threads": threads, "batch": batch}
     if _choose(ticket, engine, compute, warn) == "fairseq":
@@ -70,6 +72,7 @@ def load_classifier(
 
     The options are those of ``load_ticket``.
     """
+    check_numbers(threads=threads)
     ticket = _read(path, SENTENCE_PREDICTION)
     if _choose(ticket, engine, compute, warn) == "fairseq":
         module = _fairseq("inference.fairseq_classifier")
@@ -93,6 +96,7 @@ def load_language_model(
 
     The options are those of ``load_ticket``.
     """
+    check_numbers(threads=threads)
     ticket = _read(path, LANGUAGE_MODELING)
     if _choose(ticket, engine, compute, warn) == "fairseq":
         return _fairseq("inference.fairseq_lm").LanguageModel(ticket, threads=threads)

@@ -3,9 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Dict, Iterator
+from typing import Any, Dict, Iterator, Optional
+
+import numpy as np
 
 from onelayer_lottery.errors import LotteryError, quote
+
+# The smallest and largest numbers that engines take; 0 is a default. With larger ones
+# CTranslate2 crashes or does not end.
+_RANGES = {"threads": (0, 1024), "batch": (0, 1_000_000), "beam": (1, 1000)}
+
+
+def out_of_range(name: str, value: Any) -> Optional[str]:
+    """Return what to give instead of a value of threads, batch or beam, if anything."""
+    least, most = _RANGES[name]
+    if isinstance(value, (int, np.integer)) and least <= value <= most:
+        return None
+    return f"give a number from 1 to {most}"
+
+
+def check_numbers(**values: Any) -> None:
+    """Refuse threads, a batch or a beam that an engine cannot take."""
+    for name, value in values.items():
+        problem = out_of_range(name, value)
+        if problem:
+            raise LotteryError(f"{name} is {quote(value)}: {problem}")
 
 
 def load_engine(

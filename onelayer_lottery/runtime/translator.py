@@ -12,7 +12,7 @@ from typing import Callable, List, NamedTuple, Optional
 
 from onelayer_lottery.errors import LotteryError, quote
 from onelayer_lottery.runtime.ctranslate2_model import number_words, translation_files
-from onelayer_lottery.runtime.engine import breakdowns, load_engine
+from onelayer_lottery.runtime.engine import breakdowns, check_numbers, load_engine
 from onelayer_lottery.runtime.weights import ticket_model
 from onelayer_lottery.text.dictionary import EOS, PAD, Symbols
 from onelayer_lottery.text.pipeline import text_pipeline
@@ -56,6 +56,7 @@ class LineTranslator:
         warn: Warn = lambda line: None,
     ) -> List[str]:
         """Translate sentences, raw text in and out; an empty one stays empty."""
+        check_numbers(beam=beam)
         sources = [self.encode(text, warn=warn) for text in sentences]
         present = [source for source in sources if source is not None]
         found = iter(self.search(present, beam=beam) if present else [])
