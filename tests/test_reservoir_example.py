@@ -1,6 +1,7 @@
 """examples/reservoir: its grid, its times, its table and plot."""
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from warm import warm
 
 sys.path.insert(0, str(ROOT / "examples" / "reservoir"))
 
-from curves import area, curve
+from curves import area, curve, seconds_to
 
 FOLDER = ROOT / "examples" / "reservoir"
 
@@ -26,6 +27,13 @@ def test_a_curve_has_seconds_and_starts_with_the_training():
     found = {"curve": [{"update": u, "bleu": u / 10, "loss": 9.0} for u in (10, 20)]}
     assert curve(found, "bleu", 0.5) == [(0.0, 0.0), (5.0, 1.0), (10.0, 2.0)]
     assert curve(found, "loss", 0.5) == [(0.0, 9.0), (5.0, 9.0), (10.0, 9.0)]
+
+
+def test_the_seconds_to_a_loss_lie_between_two_validations():
+    points = [(10.0, 9.0), (20.0, 5.0), (30.0, 5.5)]
+    assert seconds_to(points, 6.0) == 17.5
+    assert seconds_to(points, 9.0) == 10.0
+    assert seconds_to(points, 4.9) == math.inf
 
 
 def result(variant, seed, bleu):
@@ -74,6 +82,14 @@ def test_the_script_prints_a_table_and_draws_what_is_there(tmp_path):
     # Until second 40 its area is 270, that of the others 160 and 200.
     assert "| 20 | 1.000 |" in skip
     assert "| 40 | 0.667 ±0.105 |" in trained
+    assert skip.endswith(" | 20 | 1,000 | 4,000 |")  # to the loss with which all end
+    done = run_curves(tmp_path, "--loss", "4.25")
+    assert "| seconds to a loss of 4.250 |" in done.stdout.splitlines()[0]
+    trained, skip = done.stdout.splitlines()[2:]
+    assert skip.endswith(" | 15 | 1,000 | 4,000 |")
+    assert trained.endswith(" | 30 ±0 | 1,000 | 4,000 |")
+    trained, _ = run_curves(tmp_path, "--loss", "3").stdout.splitlines()[2:]
+    assert trained.endswith(" | not reached | 1,000 | 4,000 |")
     png = tmp_path / "bleu_and_loss_by_seconds.png"
     assert png.read_bytes().startswith(b"\x89PNG")
 
@@ -96,7 +112,7 @@ def test_language_models_have_bits_and_a_line_for_each_fraction_kept(tmp_path):
     (tmp_path / "times.json").write_text('{"seconds": {"one-layer": 0.5}}')
     done = run_curves(tmp_path, "--grid", ROOT / "examples" / "lm" / "grid.yaml")
     first, second = done.stdout.splitlines()[2:]
-    end = " | 1 | 2.500 | 3.000 | 0.500 | 5 | 1.000 | 90 | 12 |"
+    end = " | 1 | 2.500 | 3.000 | 0.500 | 5 | 1.000 | 5 | 90 | 12 |"
     assert first == f"| one-layer, keep 0.3{end}"
     assert second == f"| one-layer, keep 0.5{end}"
     assert (tmp_path / "loss_by_seconds.png").is_file()

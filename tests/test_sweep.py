@@ -609,15 +609,16 @@ def test_a_sweep_that_cannot_write_says_so(grid, tmp_path, capsys):
     assert "cannot write in" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "examples" / "grids").rglob("*.yaml")), ids=lambda p: p.stem
-)
-def test_the_grids_of_the_figures_are_accepted(path, data, tmp_path, capsys):
+GRIDS = [p for p in (ROOT / "examples").rglob("*.yaml") if p.parent.name != "lm"]
+
+
+@pytest.mark.parametrize("path", sorted(GRIDS), ids=lambda p: p.stem)
+def test_the_grids_of_the_examples_are_accepted(path, data, tmp_path, capsys):
     arguments = ["--data", str(data), "--out", str(tmp_path / "runs"), "--dry-run"]
     assert main(["sweep", str(path), *arguments]) == 0, capsys.readouterr().err
     printed = capsys.readouterr().out
     assert printed.count("fairseq_cli.train") == printed.count("\n# ") + 1
-    assert "_onelayer_random_" in printed
+    assert "_onelayer_random_" in printed or "_reservoir_" in printed
 
 
 def test_the_table_of_grids_counts_their_runs(data):

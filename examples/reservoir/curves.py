@@ -7,8 +7,10 @@ models have bits per character instead of BLEU, and only the loss in the plot. T
 of a point is its number of updates times the seconds per update of times.py. The area
 under a curve is that of "Reservoir Transformers": the integral over time until T, the
 longest time of all variants; a variant that ends earlier keeps its last value. It is
-given as a part of the largest. Scores count as trained values. Bytes are those of a
-ticket without dictionaries, or of dense weights in fp32.
+given as a part of the largest. The seconds to a loss are those at which a straight line
+between two validations crosses it; the loss is the highest with which any run ends, or
+that of --loss. Scores count as trained values. Bytes are those of a ticket without
+dictionaries, or of dense weights in fp32.
 """
 
 from __future__ import annotations
@@ -16,10 +18,11 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
 from collections import defaultdict
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import yaml
 
@@ -37,11 +40,14 @@ def main() -> None:
     parser.add_argument("times", type=Path)
     parser.add_argument("-o", "--output", type=Path, default=Path("."))
     parser.add_argument("--grid", type=Path, default=HERE / "grid.yaml")
+    parser.add_argument(
+        "--loss", type=float, help="measure the seconds to this validation loss"
+    )
     words = parser.parse_args()
     paces = json.loads(words.times.read_text(encoding="utf-8"))["seconds"]
     grid = yaml.safe_load(words.grid.read_text("utf-8"))
     lines = lines_of(grid["variants"], words.runs, paces)
-    print(table(lines))
+    print(table(lines, words.loss))
     words.output.mkdir(parents=True, exist_ok=True)
     draw(lines, f"{grid['corpus']}: {grid['title']}", words.output)
 
@@ -95,7 +101,17 @@ def area(points: Sequence[Tuple[float, float]], end: float) -> float:
     )
 
 
-def table(lines: List[Line]) -> str:
+def seconds_to(points: Sequence[Tuple[float, float]], level: float) -> float:
+    """When a falling curve first reaches a level; infinite if it never does."""
+    if points[0][1] <= level:
+        return points[0][0]
+    for (before, high), (after, low) in zip(points, points[1:]):
+        if low <= level:
+            return before + (high - level) / (high - low) * (after - before)
+    return math.inf
+
+
+def table(lines: List[Line], level: Optional[float] = None) -> str:
     """Markdown; with mean and standard deviation over the seeds."""
     metrics = metrics_of(lines)
     updates = max(p["update"] for line in lines for r in line.runs for p in r["curve"])
@@ -107,12 +123,15 @@ def table(lines: List[Line]) -> str:
         ]
         for metric in metrics
     }
+    if level is None:
+        ends = [r["curve"][-1]["loss"] for line in lines for r in line.runs]
+        level = math.ceil(1000 * max(ends)) / 1000
     score = next(name for name in SCORES if name in lines[0].runs[0])
     head, digits = SCORES[score]
     heads = ["layers", "seeds", head, "validation loss", "seconds per update"]
     heads += [f"seconds of {updates}"]
     heads += [f"area, {metric.replace('bleu', 'BLEU')}" for metric in metrics]
-    heads += ["values trained", "bytes"]
+    heads += [f"seconds to a loss of {level:.3f}", "values trained", "bytes"]
     rows = [heads, ["---"] * len(heads)]
     for number, line in enumerate(lines):
         weights, size = line.runs[0]["weights"], line.runs[0]["bytes"]
@@ -121,6 +140,8 @@ def table(lines: List[Line]) -> str:
         for metric in metrics:
             largest = max(map(max, areas[metric]))
             relative.append(spread([a / largest for a in areas[metric][number]], 3))
+        curves = [curve(r, "loss", line.pace)[1:] for r in line.runs]
+        waits = [seconds_to(points, level) for points in curves]
         rows.append(
             [
                 line.label,
@@ -130,6 +151,7 @@ def table(lines: List[Line]) -> str:
                 f"{line.pace:.3f}",
                 f"{updates * line.pace:.0f}",
                 *relative,
+                spread(waits, 0) if max(waits) < math.inf else "not reached",
                 f"{trained:,}",
                 f"{size.get('fp32') or size['ticket_without_dictionaries']:,}",
             ]
