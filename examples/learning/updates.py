@@ -1,14 +1,14 @@
-"""How far a few updates move the outputs of layers, by width and by depth.
+"""What a few updates do to a model, by width and by depth.
 
     python examples/learning/updates.py data/multi30k/data-bin
 
-A learning rate is right for every width if an update changes what a layer puts out by
-the same fraction at each of them. For every masked weight W with the input x that it
-had before, this measures |(W' - W) x| / |W x|, where W' is the weight after some
-updates of Adam, and takes the mean over the weights of a kind. For depth it measures
-how far the same updates move the last hidden state of the decoder, all layers together.
---after N measures updates of a model that has been trained for N: by then gradients
-agree with each other, which they do not at the start.
+A learning rate is right for every width if an update has the same effect at each of
+them. For every masked weight W this measures <dL/dW, W' - W>, where W' is the weight
+after some updates of Adam and L the loss of sentences that these updates have not seen:
+by how much they lower it, to first order. It prints the sums over the weights of a
+kind, in bits for each symbol. What an update changes without a direction has no part in
+them. For depth it measures how far the same updates move the last hidden state of the
+decoder, all layers together.
 """
 
 from __future__ import annotations
@@ -17,34 +17,32 @@ import argparse
 import contextlib
 import io
 import logging
+import math
 from collections import defaultdict
-from statistics import mean
-from typing import Any, Dict, Iterable, Iterator, List, Tuple
+from typing import Any, Dict, List
 
 import torch
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
 import onelayer_lottery.plugin  # noqa: F401  registers the architectures
+from onelayer_lottery.core.mask import flip_signs
 from onelayer_lottery.core.modules import MaskedEmbedding, MaskedLinear
 
-PEAK, WARMUP = 3e-3, 100  # a warm-up from a tenth of the preset's rate
+RATE = 3e-4  # as early in the warm-up to 3e-3
 KINDS = {
     "q, k": ("q_proj", "k_proj"),
     "v, out": ("v_proj", "out_proj"),
     "fc1": ("fc1",),
     "fc2": ("fc2",),
-    "embeddings": ("embed_tokens",),
-    "logits": ("output_projection",),
+    "embeddings": ("embed_tokens", "output_projection"),
 }
 WIDTH_RULES = {
     "--mask-scores fan-in": ["--mask-scores", "fan-in"],
     "--mask-scores width": [],
 }
 DEPTH_RULES = {"--mask-gain 0.5": ["--mask-gain", "0.5"], "gains by depth": []}
-Inputs = Dict[str, Tensor]  # by layer
 
 
 def main() -> None:
@@ -53,13 +51,13 @@ def main() -> None:
     parser.add_argument("--widths", type=int, nargs="*", default=[64, 128, 256, 512])
     parser.add_argument("--depths", type=int, nargs="*", default=[3, 6, 12])
     parser.add_argument("--updates", type=int, default=5, metavar="N")
-    parser.add_argument(
-        "--after", type=int, default=0, metavar="N", help="train for N updates first"
-    )
     parser.add_argument("--sentences", type=int, default=64, help="of a batch")
     chosen = parser.parse_args()
     rows = [
-        [f"{rule}, width {width}", *by_kind(Model(chosen, flags, width=width))]
+        [
+            f"{rule}, width {width}",
+            *Model(chosen, flags, width=width).descent().values(),
+        ]
         for rule, flags in WIDTH_RULES.items()
         for width in chosen.widths
     ]
@@ -108,33 +106,19 @@ class Model:
             task = tasks.setup_task(cfg.task)
             task.load_dataset("train")
             self.model = task.build_model(cfg.model).train()
-        for layer in self.model.modules():
-            if isinstance(layer, MultiheadAttention):
-                layer.skip_embed_dim_check = True  # or it never calls its projections
         data, size = task.dataset("train"), chosen.sentences
-        count = chosen.after + chosen.updates + 1
         self.batches = [
             data.collater([data[i] for i in range(start, start + size)])
-            for start in range(0, count * size, size)
+            for start in range(0, (chosen.updates + 1) * size, size)
         ]
-        trained = [p for p in self.model.parameters() if p.requires_grad]
-        self.adam = torch.optim.Adam(trained, betas=(0.9, 0.98))
-        self.measured = range(chosen.after, count - 1)
-        self.update(range(chosen.after))
 
-    def update(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            rate = PEAK * min(max(number + 1, WARMUP / 10) / WARMUP, 1)
-            for group in self.adam.param_groups:
-                group["lr"] = rate
-            batch = self.batches[number + 1]  # the first one is for measuring
-            logits, _ = self.model(**batch["net_input"])
-            loss = nn.functional.cross_entropy(
-                logits.flatten(0, 1), batch["target"].flatten(), ignore_index=1
-            )
-            self.adam.zero_grad()
-            loss.backward()
-            self.adam.step()
+    def update(self) -> None:
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        adam = torch.optim.Adam(trained, lr=RATE, betas=(0.9, 0.98))
+        for batch in self.batches[1:]:  # the first one is for measuring
+            adam.zero_grad()
+            self._loss(batch).backward()
+            adam.step()
 
     @torch.no_grad()
     def moved(self) -> float:
@@ -142,46 +126,35 @@ class Model:
         inputs = self.batches[0]["net_input"]
         before, _ = self.model(**inputs, features_only=True)
         with torch.enable_grad():
-            self.update(self.measured)
+            self.update()
         after, _ = self.model(**inputs, features_only=True)
         return change(before, after)
 
-    @torch.no_grad()
-    def changes(self) -> Iterator[Tuple[str, float]]:
-        """The relative change of what each weight puts out, for the same input."""
-        inputs = self._inputs()
-        before = {name: self._output(name, x) for name, x in inputs.items()}
-        with torch.enable_grad():
-            self.update(self.measured)
-        for name, x in inputs.items():
-            yield name, change(before[name], self._output(name, x))
-
-    def _inputs(self) -> Inputs:
-        found: Inputs = {}
-        hooks = []
+    def descent(self) -> Dict[str, float]:
+        """What the changes of the weights of each kind add to the loss."""
+        self._loss(self.batches[0]).backward()
+        before = {}
         for name, layer in self.model.named_modules():
             if isinstance(layer, (MaskedLinear, MaskedEmbedding)):
+                weight, masked = layer.weight.detach().clone(), layer.masked
+                # The scores have the gradient of the weight times this, 0 for padding.
+                slope = flip_signs(masked.frozen.weight, masked.scores.detach())
+                gradient = (masked.scores.grad / slope).nan_to_num(0, 0, 0)
+                before.setdefault(masked, (name, weight, gradient))
+        self.update()
+        found: Dict[str, float] = defaultdict(float)
+        for masked, (name, weight, gradient) in before.items():
+            last = name.rpartition(".")[2]
+            kind = next(kind for kind, layers in KINDS.items() if last in layers)
+            with torch.no_grad():
+                found[kind] += (gradient * (masked() - weight)).sum().item()
+        return {kind: found[kind] / math.log(2) for kind in KINDS}
 
-                def record(_: Any, x: Tuple[Tensor, ...], name: str = name) -> None:
-                    found[name] = x[0]
-
-                hooks.append(layer.register_forward_pre_hook(record))
-        self.model(**self.batches[0]["net_input"])
-        for hook in hooks:
-            hook.remove()
-        return found
-
-    def _output(self, name: str, x: Tensor) -> Tensor:
-        return self.model.get_submodule(name)(x)
-
-
-def by_kind(model: Model) -> List[float]:
-    found = defaultdict(list)
-    for name, moved in model.changes():
-        for kind, layers in KINDS.items():
-            if name.rpartition(".")[2] in layers:
-                found[kind].append(moved)
-    return [mean(found[kind]) for kind in KINDS]
+    def _loss(self, batch: Dict[str, Any]) -> Tensor:
+        logits, _ = self.model(**batch["net_input"])
+        return nn.functional.cross_entropy(
+            logits.flatten(0, 1), batch["target"].flatten(), ignore_index=1
+        )
 
 
 def change(before: Tensor, after: Tensor) -> float:
