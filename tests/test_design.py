@@ -46,7 +46,7 @@ def package_map():
             for path in sorted(folder.glob("*.py")):
                 if not path.name.startswith("__"):
                     lines.append((f"  {path.name}", first_line(path)))
-    return "".join(f"{name:<24}{text}".rstrip() + "\n" for name, text in lines)
+    return "".join(f"{name:<26}{text}".rstrip() + "\n" for name, text in lines)
 
 
 def import_graph():

@@ -22,8 +22,9 @@ def _add_sweep(commands) -> None:
         help="train, translate and score every run of a grid",
         description="Run fairseq-train and fairseq-generate for every run of a grid"
         " file, each in processes of its own. Stop it whenever you like: called again,"
-        " it continues. Finished runs are never repeated, half-finished ones continue"
-        " from their checkpoint, failed ones are tried again. OUT/results.jsonl has one"
+        " it continues. Finished runs are not repeated, unless others need a checkpoint"
+        " that is gone; half-finished ones continue from their checkpoint, failed ones"
+        " are tried again. OUT/results.jsonl has one"
         " line of JSON per run; of a finished run its best checkpoint, its ticket and"
         " its logs are kept.",
         epilog="exit status: 0 all runs finished, 1 some failed, 2 misuse, 130 stopped",
