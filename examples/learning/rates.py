@@ -66,8 +66,12 @@ def draw(losses: Losses, what: str, path: Path) -> None:
     panels = [panel for panel in TITLES if losses[panel]]
     size = (4.5 * len(panels), 4)
     figure, axes = plt.subplots(
-        *(1, len(panels)), figsize=size, sharey=True, layout="tight", squeeze=False
+        *(1, len(panels)),
+        **{"figsize": size, "sharex": True, "sharey": True},
+        layout="tight",
+        squeeze=False,
     )
+    ticks = sorted({r for p in panels for points in losses[p].values() for r in points})
     for ax, panel in zip(axes[0], panels):
         for number, (size, points) in enumerate(sorted(losses[panel].items())):
             rates = sorted(points)
@@ -78,6 +82,8 @@ def draw(losses: Losses, what: str, path: Path) -> None:
             ax.plot(best, points[best], "x", color=colour, markersize=14)
         ax.axvline(PRESET_RATE, color="grey", linestyle=":", label="--lr 3e-3")
         ax.set(xscale="log", xlabel="learning rate", title=TITLES[panel])
+        ax.set_xticks(ticks, [f"{rate:g}" for rate in ticks])
+        ax.minorticks_off()
         ax.grid(alpha=0.3)
     axes[0][0].set_ylabel("validation nll_loss (bits)")
     axes[0][-1].legend()
