@@ -27,10 +27,22 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
+def is_there(path: Path) -> bool:
+    """Whether there is a file or folder; refuse a path that cannot be one."""
+    try:
+        if not path.name:
+            raise LotteryError(
+                f"{path} has no name of its own; give the path of a file"
+            )
+        return path.exists()
+    except OSError as error:
+        raise LotteryError(f"cannot use {path}: {error.strerror}") from None
+
+
 def is_checkpoint(path: os.PathLike | str) -> bool:
     """Whether a file was written by torch: a zip archive or, if old, a pickle."""
     path = Path(path)
-    if not path.is_file():
+    if not (is_there(path) and path.is_file()):
         raise LotteryError(f"{path} is not a file; give a ticket or a checkpoint")
     try:
         with path.open("rb") as file:

@@ -238,3 +238,19 @@ def test_a_gradient_that_the_caller_holds_is_not_overwritten():
     F.linear(torch.eye(2), weight).backward(given.t(), retain_graph=True)
     assert torch.equal(weight.grad, sum(held))
     assert torch.equal(held[-1], before)
+
+
+def test_exactly_k_are_kept_of_scores_that_are_all_the_largest_nan():
+    scores = torch.full((1000,), -1, dtype=torch.int32).view(torch.float32)
+    out = torch.empty(1000)
+    for hint in (None, 0x7FFFFFFF):
+        write_masked(scores, torch.ones(1000), 0.5, out=out, hint=hint)
+        assert torch.equal(out, top_k_mask(scores, 0.5).float())
+        assert out.sum() == 500
+
+
+def test_a_soft_mask_of_scores_of_0_is_a_number():
+    scores = torch.tensor([0.0, 0.0, 1.0, 2.0])
+    product = torch.ones(4)
+    soften(product, scores, torch.ones(4), 0.5)
+    assert torch.equal(product, torch.tensor([0.5, 0.5, 1.0, 1.0]))

@@ -2,9 +2,11 @@
 
 import ast
 import copy
+import dataclasses
 import re
 import subprocess
 import sys
+import time
 import zipfile
 from argparse import Namespace
 from collections import OrderedDict
@@ -28,7 +30,7 @@ from onelayer_lottery.inference.engines import load_ticket
 from onelayer_lottery.text.subwords import build_bpe
 from onelayer_lottery.ticket.configuration import MODEL, TASK
 from onelayer_lottery.ticket.format import Bpe, TicketError, write_ticket
-from onelayer_lottery.ticket.inspection import inspect_ticket
+from onelayer_lottery.ticket.inspection import format_inspection, inspect_ticket
 
 CODE = "[__import__('os').system('touch PWNED'), 100]"
 
@@ -474,7 +476,9 @@ def test_attributes_of_a_pickled_dictionary_do_not_count(tmp_path):
         ("fastbpe", b"a bc 3\nab c 2\n", "line 2 .* merges 'abc' again"),
         ("fastbpe", b"\xff \xfe 3\n", "of fastbpe is not text in UTF-8"),
         ("subword_nmt", b"#version: 0.2\na\n", "line 2 .* is 'a'; expected 2 fields"),
-        ("subword_nmt", b"#version: x.y\na b\n", "cannot be read as subword_nmt"),
+        ("subword_nmt", b"#version: x.y\na b\n", "line 1 .* expected a version such"),
+        ("subword_nmt", b"#version: " + b".0" * 10**5 + b"x\na b\n", "line 1 of the"),
+        ("fastbpe", b"\n" * 10**6, "line 1 of the subword model of fastbpe is ''"),
         ("sentencepiece", b"nothing", "cannot be read as sentencepiece"),
         ("sentencepiece", b"", "cannot be read as sentencepiece"),
         ("gpt2", b"{}", "the subword model of gpt2 is not of two files"),
@@ -482,6 +486,7 @@ def test_attributes_of_a_pickled_dictionary_do_not_count(tmp_path):
         ("gpt2", b'{"a": "b"}\0#version\na b', "gpt2 has no JSON object of symbols"),
         ("gpt2", b"[" * 10**5 + b"\0#version\na b", "gpt2 has no JSON object"),
         ("gpt2", b'{"a": 1}\0#version\na', "line 2 .* expected 2 fields"),
+        ("gpt2", b'{"\\ud800": 1}\0#version\na b', "gpt2 has no JSON object of symb"),
     ],
 )
 def test_a_subword_model_that_would_end_the_process_is_refused(kind, content, message):
@@ -501,3 +506,61 @@ def test_a_message_is_harmless_to_a_terminal():
 
 def test_a_long_message_is_cut():
     assert printable("x" * 5000) == "x" * 3000 + "... (2,000 more characters)"
+
+
+# What a report shows, and how long it takes.
+
+
+def test_a_report_shows_names_short_and_harmless(ticket):
+    role = next(iter(ticket.frozen))
+    evil = "\x1b]0;owned\x07\nseed 2" + "x" * 10**6
+    ticket.frozen[evil] = ticket.frozen.pop(role)
+    for name, masked in ticket.masks.items():
+        if masked.role == role:
+            ticket.masks[name] = dataclasses.replace(masked, role=evil)
+    shown = format_inspection(inspect_ticket(ticket))
+    assert "\x1b" not in shown
+    assert "\\x1b]0;owned\\x07\\nseed 2xxx" in shown
+    assert max(map(len, shown.splitlines())) < 200
+
+
+def test_a_report_does_not_compare_all_of_many_masks(ticket):
+    name, masked = next(iter(ticket.masks.items()))
+    ticket.masks.update({f"{name}.{n}": masked for n in range(20_000)})
+    started = time.perf_counter()
+    report = inspect_ticket(ticket)
+    assert report["roles"][masked.role]["layers"] > 20_000
+    assert time.perf_counter() - started < 30  # all pairs take ten minutes
+
+
+def test_a_layer_with_more_than_two_scales_is_refused(ticket, tmp_path):
+    name = next(iter(ticket.masks))
+    one = np.ones((1, 1), np.float32)
+    for number in range(3):
+        ticket.dense[f"{name}.masked.scales.{number}"] = one
+    write_ticket(ticket, tmp_path / "a.ticket", force=True)
+    for engine in ("ctranslate2", "fairseq"):
+        with pytest.raises(LotteryError, match=f"the ticket has 3 scales of {name}"):
+            load_ticket(tmp_path / "a.ticket", engine=engine)
+
+
+def test_too_little_memory_is_a_sentence(ticket, capsys, monkeypatch):
+    def full(*_):
+        raise MemoryError("Unable to allocate 256. MiB")
+
+    monkeypatch.setattr("onelayer_lottery.ticket.format.read_ticket", full)
+    monkeypatch.setattr("onelayer_lottery.cli.tickets.read_ticket", full, raising=False)
+    write_ticket(ticket, Path("a.ticket"), force=True)
+    assert run("inspect", "a.ticket") == 1
+    said = capsys.readouterr().err
+    assert "there is not enough memory for this file or model (Unable to" in said
+
+
+@pytest.mark.parametrize("name", ["x" * 300, ".", "/"])
+def test_a_path_that_cannot_be_written_is_a_sentence(ticket, name, capsys):
+    write_ticket(ticket, Path("a.ticket"), force=True)
+    for words in (["bake", "a.ticket", name], ["inspect", name]):
+        assert run(*words) == 1
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        assert "has no name of its own" in said or "cannot use" in said

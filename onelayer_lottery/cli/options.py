@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.files import is_there
 
 
 def add_output(parser: argparse.ArgumentParser, name: str) -> None:
@@ -21,7 +22,7 @@ def add_force(parser: argparse.ArgumentParser) -> None:
 
 def refuse_existing(options: argparse.Namespace) -> None:
     """Refuse to overwrite a file, before the work rather than after it."""
-    if options.output.exists() and not options.force:
+    if is_there(options.output) and not options.force:
         raise LotteryError(f"{options.output} exists, pass --force to replace it")
 
 

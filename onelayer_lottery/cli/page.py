@@ -71,7 +71,7 @@ def _page(options: argparse.Namespace) -> None:
         examples=examples,
         tables=moses_tables(ticket.text.moses if ticket.text else None),
     )
-    content = text.encode()
+    content = text.encode(errors="replace")  # a name of a file may be no text
     try:
         with whole_file(options.output) as file:
             file.write(content)

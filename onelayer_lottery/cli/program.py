@@ -60,6 +60,9 @@ def main(argv: Optional[List[str]] = None) -> int:
         say(printable(f"{name}: {error}"))
         _drop_output()
         return 1
+    except MemoryError as error:
+        say(f"{name}: there is not enough memory for this file or model ({error})")
+        return 1
     except ModuleNotFoundError as error:
         library = str(error.name).partition(".")[0]
         if library not in _INSTALL:  # a fault of this package, or of another

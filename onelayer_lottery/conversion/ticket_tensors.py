@@ -51,6 +51,8 @@ def scales_of(ticket: Ticket, layer: str) -> List[Tensor]:
     scales = [
         ticket.dense[name] for name in sorted(ticket.dense) if name.startswith(start)
     ]
+    if len(scales) > 2:
+        raise TicketError(f"the ticket has {len(scales)} scales of {layer}, not two")
     for scale in scales:
         if scale.shape not in {(1, 1), (rows, 1), (1, columns)}:
             raise TicketError(

@@ -73,6 +73,9 @@ def write_masked(
     if threshold is None:
         near = _threshold(bits & np.int32(MAGNITUDE), kept)
         threshold = _write_near(bits, frozen_bits, out_bits, kept, near)
+    if threshold is None:  # ties of the largest bit pattern, a NaN
+        torch.mul(top_k_mask(scores, keep).to(frozen.dtype), frozen, out=out)
+        return None
     out[:0].zero_()  # tells autograd that it has changed
     return threshold
 
@@ -90,6 +93,7 @@ def soften(product: Tensor, scores: Tensor, frozen: Tensor, softness: float) -> 
     """
     magnitude = scores.detach().abs()
     smallest = magnitude.masked_fill(product == 0, math.inf).min()
+    smallest = smallest.clamp_(min=torch.finfo(scores.dtype).tiny)  # not 0 / 0
     soft = magnitude.div_(2 * smallest).clamp_(max=1).mul_(frozen)
     product.lerp_(soft.to(product.dtype), softness)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Dict
 
 from onelayer_lottery.errors import LotteryError
+from onelayer_lottery.files import is_there
 
 
 def write_folder(path: Path, files: Dict[str, bytes], *, force: bool = False) -> int:
@@ -16,7 +17,7 @@ def write_folder(path: Path, files: Dict[str, bytes], *, force: bool = False) ->
 
     With ``force`` a folder that is there is replaced, and nothing else ever is.
     """
-    if path.exists() and not force:
+    if is_there(path) and not force:
         raise LotteryError(f"{path} exists, pass --force to replace it")
     if path.exists() and not path.is_dir():
         raise LotteryError(f"{path} is a file; give the name of a folder")
@@ -29,11 +30,15 @@ def write_folder(path: Path, files: Dict[str, bytes], *, force: bool = False) ->
         if path.exists():
             os.replace(path, old)
         os.replace(part, path)
-    except OSError as error:
-        if old.exists() and not path.exists():
+    except BaseException as error:
+        if os.path.lexists(old) and not path.exists():
             os.replace(old, path)
-        raise LotteryError(f"cannot write {path}: {error.strerror}") from None
+        if isinstance(error, OSError):
+            raise LotteryError(f"cannot write {path}: {error.strerror}") from None
+        raise
     finally:
         shutil.rmtree(part, ignore_errors=True)
+        if old.is_symlink():
+            old.unlink()
         shutil.rmtree(old, ignore_errors=True)
     return sum(map(len, files.values()))

@@ -120,8 +120,13 @@ def _subword_nmt_version(bpe: Bpe | None) -> str:
 
 
 def _merges(bpe: Bpe) -> bytes:
-    lines = bpe.content.decode().splitlines()
-    pairs = [" ".join(line.split()[:2]) for line in lines if _VERSION not in line]
+    # Not splitlines: a merge may contain what it takes for the end of a line.
+    lines = bpe.content.decode().split("\n")
+    pairs = [
+        " ".join(line.rstrip("\r").split(" ")[:2])
+        for line in lines
+        if line and _VERSION not in line
+    ]
     return "".join(pair + "\n" for pair in pairs).encode()
 
 

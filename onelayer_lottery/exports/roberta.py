@@ -118,10 +118,9 @@ def _reasons_against(ticket: Ticket) -> List[str]:
     head = f"classification_heads.{task.get('classification_head_name')}.dense"
     masked, trained = ticket.masks.get(head), ticket.dense.get(f"{head}.weight")
     inner = masked.mask if masked else np.empty(0) if trained is None else trained
-    if len(inner) != flags.get("encoder_embed_dim"):
-        reasons.append(
-            f"RoBERTa's head is as wide as the model, its is {len(inner)} wide"
-        )
+    wide = len(inner) if inner.ndim == 2 else 0
+    if wide != flags.get("encoder_embed_dim"):
+        reasons.append(f"RoBERTa's head is as wide as the model, its is {wide} wide")
     return reasons
 
 

@@ -68,10 +68,10 @@ def _indices(side: str, listed: str, depth: int) -> List[int]:
         return list(range(1, depth, 2))
     indices = []
     for word in listed.split(","):
-        if not (word.isascii() and word.isdigit()):
+        if not (word.isascii() and word.isdigit() and len(word) < 10):
             raise LayersError(
-                f"has {word!r} for the {side}; give alternating, or numbers separated"
-                " by commas"
+                f"has {word[:60]!r} for the {side}; give alternating, or numbers"
+                " separated by commas"
             )
         index = int(word)
         if index >= depth:

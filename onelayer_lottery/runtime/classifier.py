@@ -100,7 +100,10 @@ class PairClassifier:
         self, pairs: List[Tuple[str, str]], *, warn: Warn = lambda line: None
     ) -> np.ndarray:
         """What the head puts out (pairs, classes), before any softmax."""
-        return self._logits([self._encode(pair, warn) for pair in pairs])
+        found = self._logits([self._encode(pair, warn) for pair in pairs])
+        if not np.isfinite(found).all():
+            raise LotteryError("the model breaks down: its scores are not numbers")
+        return found
 
     def _encode(self, pair: Tuple[str, str], warn: Warn) -> List[int]:
         """<s> first </s> </s> second </s>, as far as the task was told to."""
@@ -173,7 +176,11 @@ def _rows(ticket: Ticket, layer: str) -> Optional[int]:
     if layer in ticket.masks:
         return ticket.masks[layer].mask.shape[0]
     weight = ticket.dense.get(f"{layer}.weight")
-    return None if weight is None else weight.shape[0]
+    if weight is None:
+        return None
+    if weight.ndim != 2:
+        raise TicketError(f"the ticket's {layer}.weight is not a matrix")
+    return weight.shape[0]
 
 
 def _gelu(x: np.ndarray) -> np.ndarray:

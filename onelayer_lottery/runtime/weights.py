@@ -119,6 +119,8 @@ class _Builder:
     def _scales(self, layer: str) -> List[np.ndarray]:
         rows, columns = self.ticket.masks[layer].mask.shape
         names = sorted(n for n in self.ticket.dense if n.startswith(layer + _SCALES))
+        if len(names) > 2:
+            raise TicketError(f"the ticket has {len(names)} scales of {layer}, not two")
         scales = [self.ticket.dense[name].astype(np.float32) for name in names]
         for scale in scales:
             if scale.shape not in {(1, 1), (rows, 1), (1, columns)}:

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import tempfile
+from itertools import islice
 from pathlib import Path
 from typing import Callable, Dict, List, Optional, Tuple
 
@@ -26,8 +27,11 @@ LIBRARIES = {
     "gpt2": "regex",
 }
 
-# Most libraries take time that grows with the square of a word's length.
-_OVERLONG = re.compile(r"(\S{1000})(?=\S)")
+# Most libraries take time that grows with the square of a word's length. Those of BPE
+# take words to end at a space, and at no other white space.
+_OVERLONG = re.compile(r"([^ ]{1000})(?=[^ ])")
+# A release of subword_nmt hangs on what is not the number of a version.
+_VERSION = re.compile(r"#version: \d{1,3}(\.\d{1,3}){0,3}\s*")
 
 # GPT-2's is two files; a ticket has both, with a zero byte between.
 GPT2_FILES = ("encoder.json", "vocab.bpe")
@@ -171,10 +175,15 @@ def _check(kind: str, contents: List[bytes]) -> None:
         ) from None
     lines = (texts[-1][:-1] if texts[-1].endswith("\n") else texts[-1]).split("\n")
     version = kind == "subword_nmt" and lines[0].startswith("#version:")
+    if version and not _VERSION.fullmatch(lines[0]):
+        raise LotteryError(
+            f"line 1 of the subword model of {kind} is {quote(lines[0])}; expected a"
+            " version such as #version: 0.2"
+        )
     header = kind == "gpt2" or version
     fields = 3 if kind == "fastbpe" else 2
     seen = set()
-    for number, line in list(enumerate(lines, start=1))[header:]:
+    for number, line in islice(enumerate(lines, start=1), header, None):
         parts = line.rstrip("\r").split(" ")
         merged = "".join(parts[:2])
         if len(parts) != fields or not all(parts) or "\0" in line:
@@ -195,6 +204,7 @@ def _check(kind: str, contents: List[bytes]) -> None:
 def _check_vocabulary(text: str) -> None:
     try:
         vocabulary = json.loads(text)
+        json.dumps(vocabulary, ensure_ascii=False).encode()  # half characters fail
     except (ValueError, RecursionError):
         vocabulary = None
     if type(vocabulary) is not dict or not all(

@@ -7,10 +7,13 @@ from typing import Any, Dict, List, Optional
 
 import numpy as np
 
+from onelayer_lottery.errors import printable
 from onelayer_lottery.identity import signature_of
 from onelayer_lottery.ticket.format import Ticket
 
 _MIB = 2**20
+_COMPARED = 64  # masks of a role: their pairs grow with the square
+_WIDEST = 100  # characters of a role's name
 
 
 def inspect_ticket(ticket: Ticket) -> Dict[str, Any]:
@@ -19,7 +22,10 @@ def inspect_ticket(ticket: Ticket) -> Dict[str, Any]:
     A mask of a ticket that was not read from a file counts one bit per position.
     """
     configuration = ticket.configuration()
-    roles = {role: _role(ticket, role) for role in ticket.frozen}
+    layers: Dict[str, List[str]] = {role: [] for role in ticket.frozen}
+    for name, masked in ticket.masks.items():
+        layers[masked.role].append(name)
+    roles = {role: _role(ticket, role, layers[role]) for role in ticket.frozen}
     positions = sum(row["layers"] * row["positions"] for row in roles.values())
     kept = sum(row["kept"] for row in roles.values())
     frozen = sum(row["positions"] for row in roles.values())
@@ -51,7 +57,8 @@ def inspect_ticket(ticket: Ticket) -> Dict[str, Any]:
 def format_inspection(report: Dict[str, Any]) -> str:
     """Format the report as text."""
     totals, table = report["totals"], report["table_1"]
-    width = max([44, *(len(role) + 1 for role in report["roles"])])
+    names = {role: _shown(role) for role in report["roles"]}
+    width = max([44, *(len(name) + 1 for name in names.values())])
     head = f"{'role':<{width}}{'shape':>13}{'layers':>8}{'kept':>12}{'bytes':>11}"
     head += f"{'overlap':>9}"
     lines: List[str] = [report["architecture"], report["signature"]]
@@ -60,7 +67,7 @@ def format_inspection(report: Dict[str, Any]) -> str:
         shape = "x".join(map(str, row["shape"]))
         overlap = "" if row["overlap"] is None else f"{row['overlap']:.3f}"
         lines.append(
-            f"{role:<{width}}{shape:>13}{row['layers']:>8}{row['kept']:>12,}"
+            f"{names[role]:<{width}}{shape:>13}{row['layers']:>8}{row['kept']:>12,}"
             f"{row['mask_bytes']:>11,}{overlap:>9}"
         )
     if not report["roles"]:
@@ -88,12 +95,14 @@ def format_inspection(report: Dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _role(ticket: Ticket, role: str) -> Dict[str, Any]:
-    masks = [
-        (name, masked.mask, masked.signs)
-        for name, masked in ticket.masks.items()
-        if masked.role == role
-    ]
+def _shown(role: str) -> str:
+    """A name from the file: on one line, short, and harmless to a terminal."""
+    name = printable(role[: _WIDEST + 1]).replace("\n", "\\n")
+    return name if len(name) <= _WIDEST else f"{name[: _WIDEST - 3]}..."
+
+
+def _role(ticket: Ticket, role: str, layers: List[str]) -> Dict[str, Any]:
+    masks = [(n, ticket.masks[n].mask, ticket.masks[n].signs) for n in layers]
     return {
         "shape": list(ticket.frozen[role].shape),
         "layers": len(masks),
@@ -104,7 +113,7 @@ def _role(ticket: Ticket, role: str) -> Dict[str, Any]:
             + (0 if signs is None else -(-signs.size // 8))
             for name, mask, signs in masks
         ),
-        "overlap": _overlap([mask for _, mask, _ in masks]),
+        "overlap": _overlap([mask for _, mask, _ in masks[:_COMPARED]]),
     }
 
 
