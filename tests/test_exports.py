@@ -19,6 +19,7 @@ from onelayer_lottery.cli import main
 from onelayer_lottery.errors import LotteryError
 from onelayer_lottery.exports.ctranslate2_folder import ctranslate2_files
 from onelayer_lottery.exports.folder import write_folder
+from onelayer_lottery.exports.fsmt import _merges
 from onelayer_lottery.exports.huggingface import huggingface_files
 from onelayer_lottery.inference.fairseq_classifier import Classifier
 from onelayer_lottery.inference.fairseq_translator import Translator
@@ -178,6 +179,36 @@ def test_a_folder_is_replaced_only_with_force_and_whole(tmp_path):
         write_folder(tmp_path / "file", {}, force=True)
     with pytest.raises(LotteryError, match=r"cannot write .*: No such file"):
         write_folder(tmp_path / "no" / "out", {"a": b""})
+
+
+def test_a_folder_survives_ctrl_c_between_its_renames(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    write_folder(out, {"old": b"old"})
+    rename = os.replace
+
+    def stopped(source, target):
+        if Path(target) == out and not out.exists() and "old" not in str(source)[-4:]:
+            raise KeyboardInterrupt
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        write_folder(out, {"new": b"new"}, force=True)
+    assert (out / "old").read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_link_to_a_folder_is_replaced_and_leaves_nothing(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "real")
+    write_folder(tmp_path / "out", {"new": b"new"}, force=True)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["out", "real"]
+    assert (tmp_path / "out" / "new").is_file()
+
+
+def test_merges_keep_characters_that_look_like_ends_of_lines():
+    codes = "h \x85u 5\nh\x85u \u2028n 4\n".encode()
+    assert _merges(Bpe("fastbpe", codes)).decode() == "h \x85u\nh\x85u \u2028n\n"
 
 
 @pytest.mark.parametrize(

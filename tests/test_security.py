@@ -26,12 +26,15 @@ from onelayer_lottery.conversion.to_checkpoint import checkpoint_from_ticket
 from onelayer_lottery.conversion.to_model import baked_model
 from onelayer_lottery.core.frozen import digest, frozen_weight
 from onelayer_lottery.errors import LotteryError, printable
-from onelayer_lottery.inference.engines import load_ticket
+from onelayer_lottery.frozen.reservoirs import LayersError, reservoir_layers
+from onelayer_lottery.inference.engines import load_classifier, load_ticket
 from onelayer_lottery.text.subwords import build_bpe
 from onelayer_lottery.ticket.configuration import MODEL, TASK
-from onelayer_lottery.ticket.format import Bpe, TicketError, write_ticket
+from onelayer_lottery.ticket.format import Bpe, TicketError, read_ticket, write_ticket
 from onelayer_lottery.ticket.inspection import format_inspection, inspect_ticket
 
+GOLDEN = Path(__file__).parent / "golden" / "0.1.0"
+HF = "huggingface"
 CODE = "[__import__('os').system('touch PWNED'), 100]"
 
 
@@ -564,3 +567,21 @@ def test_a_path_that_cannot_be_written_is_a_sentence(ticket, name, capsys):
         said = capsys.readouterr().err
         assert said.count("\n") == 1
         assert "has no name of its own" in said or "cannot use" in said
+
+
+def test_a_head_that_is_no_matrix_is_refused(tmp_path):
+    golden = read_ticket(GOLDEN / "roberta.ticket")
+    for part in ("dense", "out_proj"):
+        ticket = copy.deepcopy(golden)
+        head = ticket.configuration().task["classification_head_name"]
+        name = f"classification_heads.{head}.{part}.weight"
+        ticket.dense[name] = np.float32(1).reshape(())
+        write_ticket(ticket, tmp_path / "a.ticket", force=True)
+        with pytest.raises(LotteryError):
+            load_classifier(tmp_path / "a.ticket", engine="ctranslate2")
+        assert run("export", tmp_path / "a.ticket", tmp_path / "out", "--to", HF) == 1
+
+
+def test_a_layer_of_thousands_of_digits_is_refused():
+    with pytest.raises(LayersError, match="give alternating, or numbers"):
+        reservoir_layers("encoder:" + "1" * 5000, {"encoder": 3})

@@ -105,9 +105,9 @@ def _draw(distribution, seed, role, shape, scale, out=None) -> np.ndarray:
         stream = np.random.Philox(key=key, counter=start // _PER_COUNT)
         block = values[start : start + _BLOCK]
         raw = stream.random_raw((block.size + 1) // 2).astype("<u8", copy=False)
-        np.multiply(
-            distribution(raw.view("<u4")[: block.size]), np.float32(scale), out=block
-        )
+        values_of = distribution(raw.view("<u4")[: block.size])
+        with np.errstate(over="ignore", invalid="ignore"):  # a hostile gain
+            np.multiply(values_of, np.float32(scale), out=block)
 
     parallel(fill, range(0, values.size, _BLOCK))
     return out

@@ -124,7 +124,13 @@ class Layout:
                 raise TicketError(
                     f"the ticket's dictionary of its {side}: {error}"
                 ) from None
-        return symbols["source"], symbols.get("target", symbols["source"])
+        source, target = symbols["source"], symbols.get("target", symbols["source"])
+        if self.flags.share_all_embeddings and source.words != target.words:
+            raise TicketError(
+                "the ticket contradicts itself: all embeddings are shared, but its"
+                " dictionaries differ"
+            )
+        return source, target
 
     def _matrices(self, source: int, target: int) -> Iterator[Tuple[str, Shape]]:
         yield from declared_weights(
