@@ -165,7 +165,7 @@ _BUILDERS: Dict[str, Callable[..., _Pair]] = {
 
 def _check(kind: str, contents: List[bytes]) -> None:
     """Refuse content that the library of its kind would not survive."""
-    if kind == "sentencepiece":  # survives anything
+    if kind == "sentencepiece":  # survives anything from 0.2.2 on
         return
     try:
         texts = [content.decode() for content in contents]
